@@ -35,11 +35,13 @@ class Reason(StrEnum):
     MODEL_WEIGHTS = "model_weights"
     UNSUPPORTED_ATTENTION = "unsupported_attention"
     UNSUPPORTED_PARALLELISM = "unsupported_parallelism"
+    SPECULATIVE_DECODING = "speculative_decoding"  # draft layers share the pool; their share is unknown
     ATTENTION_FREE = "attention_free"
     SEVERAL_CACHE_GROUPS = "several_cache_groups"  # no single tokens figure is true
     WINDOW_POOL = "window_pool"  # SGLang's separate window pool would be the limit
     CONTRADICTION = "contradiction"  # two sources disagree and neither is trusted
     OUT_OF_RANGE = "out_of_range"  # the engine's own figure is impossible
+    PREFIX_CACHING_OFF = "prefix_caching_off"
     IDLE = "idle"  # a ratio over running sequences, and none runs
     NO_ENGINE_FAMILIES = "no_engine_families"  # reachable, but not an engine's page
 

@@ -28,3 +28,12 @@ class LayerCache:
     k_dim: int
     v_dim: int
     window_tokens: int = 0
+
+    @property
+    def keeps_every_token(self) -> bool:
+        """True where a longer context always takes more cache."""
+        return self.kind is not Kind.WINDOW
+
+    def elements_per_token(self, kv_heads_here: int) -> int:
+        """Elements one token takes in this layer on a GPU that holds ``kv_heads_here`` of its heads."""
+        return kv_heads_here * (self.k_dim + self.v_dim)

@@ -1,0 +1,129 @@
+"""``kvcache-exporter serve | demo | explain``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from exporter import __version__
+from exporter.log import configure, log
+from exporter.settings import DemoSettings, ExplainSettings, ServeSettings, Target, load
+
+USAGE = """\
+usage: kvcache-exporter COMMAND [--flag value ...]
+
+commands:
+  serve    watch engines and serve /metrics (default target http://127.0.0.1:8000)
+  demo     the same, against a recorded run of both engines, no network needed
+  explain  one readout: every step of the arithmetic, its inputs and their sources
+  version  print the version
+
+kvcache-exporter COMMAND --help shows a command's flags. Every flag is also an
+environment variable, KVCACHE_EXPORTER_<FLAG>, and a key of --config-file.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 good, 1 the command failed, 2 bad usage or settings."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words.pop(0) if words else "--help"
+    if command in ("--help", "-h", "help"):
+        print(USAGE, end="")
+        return 0
+    if command in ("version", "--version", "-V"):
+        print(__version__)
+        return 0
+    commands: dict[str, Callable[[Sequence[str]], int]] = {
+        "serve": _serve,
+        "demo": _demo,
+        "explain": _explain,
+    }
+    if command not in commands:
+        print(f"kvcache-exporter: no such command: {command}\n\n{USAGE}", file=sys.stderr, end="")
+        return 2
+    try:
+        return commands[command](words)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False, include_input=False, include_context=False):
+            where = ".".join(str(part) for part in problem["loc"]) or "settings"
+            print(f"kvcache-exporter {command}: {where}: {problem['msg']}", file=sys.stderr)
+        return 2
+    except (SettingsError, ValueError) as error:
+        print(f"kvcache-exporter {command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def _serve(words: Sequence[str]) -> int:
+    settings: ServeSettings = load(ServeSettings, words)
+    configure(settings.log_level, settings.log_format)
+    return _run(settings)
+
+
+def _run(settings: ServeSettings) -> int:
+    # The web stack is only needed here, and explain should start quickly.
+    from exporter import web  # noqa: PLC0415
+    from exporter.watch import Watch  # noqa: PLC0415
+
+    log.info(
+        "started",
+        version=__version__,
+        listen=settings.listen_address,
+        targets=[t.label for t in settings.target],
+    )
+    try:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(web.serve(Watch(settings), settings.listen_address))
+    except (OSError, SystemExit) as error:
+        # uvicorn logs a taken port and leaves by SystemExit.
+        log.error("cannot serve", listen=settings.listen_address, detail=str(error))
+        return 1
+    log.info("stopped")
+    return 0
+
+
+def _demo(words: Sequence[str]) -> int:
+    settings: DemoSettings = load(DemoSettings, words)
+    configure(settings.log_level, settings.log_format)
+    from exporter import web  # noqa: PLC0415
+    from exporter.demo import demo_targets, what_to_look_at  # noqa: PLC0415
+    from exporter.settings import TargetSettings  # noqa: PLC0415
+    from exporter.watch import Watch  # noqa: PLC0415
+
+    async def run() -> None:
+        async with demo_targets() as engines:
+            targets: list[Target] = [
+                TargetSettings(url=engine.url, name=engine.name, model_config_path=engine.config_path)
+                for engine in engines
+            ]
+            serving = ServeSettings(
+                target=targets,
+                listen_address=settings.listen_address,
+                poll_interval=settings.poll_interval,
+                context=[128, 512, 1024],
+                hub=False,
+            )
+            print(what_to_look_at(f"http://{settings.listen_address}"), flush=True)
+            await web.serve(Watch(serving), settings.listen_address)
+
+    try:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(run())
+    except (OSError, SystemExit) as error:
+        log.error("cannot serve", listen=settings.listen_address, detail=str(error))
+        return 1
+    return 0
+
+
+def _explain(words: Sequence[str]) -> int:
+    settings: ExplainSettings = load(ExplainSettings, words)
+    configure(settings.log_level, settings.log_format)
+    from exporter.once import explain_once  # noqa: PLC0415
+
+    return explain_once(settings)

@@ -1,0 +1,119 @@
+"""Starting both recorded engines inside the exporter's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvicorn
+
+from exporter import catalogue
+from exporter.demo.engine import engine_app
+from exporter.demo.recording import NAMES, load
+
+
+class DemoTarget(NamedTuple):
+    """One replayed engine: the target's name, its base URL, and its model's ``config.json``."""
+
+    name: str
+    url: str
+    config_path: Path
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the exporter, which runs two of these beside its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listening_socket() -> socket.socket:
+    """A listening socket on a free loopback port.
+
+    Listening before the server accepts means that an early poll waits in the
+    backlog instead of being refused, so nobody has to wait for start-up.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(64)
+    sock.setblocking(False)
+    return sock
+
+
+@asynccontextmanager
+async def demo_targets(clock: Callable[[], float] = time.monotonic) -> AsyncIterator[list[DemoTarget]]:
+    """Serve the recorded engines on 127.0.0.1 while the block runs; yields where they are.
+
+    They run as tasks of the current event loop and stop within about a second
+    of leaving the block.
+    """
+    targets: list[DemoTarget] = []
+    running: list[tuple[_Server, asyncio.Task[None]]] = []
+    try:
+        for name in NAMES:
+            recording = load(name)
+            config = uvicorn.Config(
+                engine_app(recording, clock),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=1,
+            )
+            server = _Server(config)
+            sock = _listening_socket()
+            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+            task = asyncio.create_task(server.serve(sockets=[sock]), name=f"demo-{name}")
+            running.append((server, task))
+            targets.append(DemoTarget(f"demo-{name}", url, recording.config_path))
+        yield targets
+    finally:
+        for server, _ in running:
+            server.should_exit = True
+        await asyncio.gather(*(task for _, task in running))
+
+
+# Series to point at, and what to see in them.  The figures follow from the recorded model (4 layers, 2 KV
+# heads of 32, bf16) and pools (300 blocks of 32 tokens, one of them reserved; 3,072 tokens).
+WORTH_WATCHING: Final = (
+    (catalogue.BYTES_PER_TOKEN, "1,024 on both: K and V x 2 heads x 32 x 4 layers x 2 bytes"),
+    (catalogue.USAGE_RATIO, "how full the pool is; both were given too little on purpose"),
+    (catalogue.USED_BYTES, f"the same in bytes, of {catalogue.CAPACITY_BYTES.name}"),
+    (catalogue.MAX_SEQUENCES, "how many sequences fit, by context: 2 of 4,096 on demo-vllm"),
+    (catalogue.WHATIF_MAX_SEQUENCES, "the same pool with another cache dtype"),
+    (catalogue.PREEMPTIONS, "rises while requests are thrown out and computed again"),
+    (catalogue.PREFIX_HIT_TOKENS, "prompt tokens that were already in the cache"),
+    (catalogue.UNAVAILABLE, "what can't be known here, and why"),
+)
+_TO_GREP: Final = (catalogue.USAGE_RATIO, catalogue.MAX_SEQUENCES)
+
+
+def what_to_look_at(listen_url: str) -> str:
+    """A short text for the terminal: where to look and at what, ``listen_url`` being the exporter's own."""
+    base = listen_url.rstrip("/")
+    width = max(len(metric.name) for metric, _ in WORTH_WATCHING)
+    to_grep = "|".join(metric.name for metric in _TO_GREP)
+    lines = [
+        "Two recorded engines are replayed, vLLM 0.32.0 and SGLang 0.5.23, both short of KV cache.",
+        "Each starts again after about 35 s, which looks like an engine restart.",
+        "",
+        "Open",
+        f"  {base}/         where everything is",
+        f"  {base}/metrics  what Prometheus scrapes",
+        f"  {base}/explain  how each number came about",
+        "",
+        "Worth watching",
+        *(f"  {metric.name:<{width}}  {what}" for metric, what in WORTH_WATCHING),
+        "",
+        "Try",
+        f"  curl -s {base}/metrics | grep -E '^({to_grep})'",
+        "",
+        "Ctrl-C ends it.",
+    ]
+    return "\n".join(lines)

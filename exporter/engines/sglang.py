@@ -1,0 +1,305 @@
+"""SGLang's vocabulary, 0.4.6 to 0.5.23: the only place that knows SGLang's metric names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from exporter.engines.exposition import Page, Sample, Vocabulary
+from exporter.engines.sample import EngineSample, Identity, PrefixCounts, Reader, ratio, whole
+from exporter.kvmath.known import Reason, Unavailable, known
+
+# Scheduler families: one series per rank.
+FULL_USAGE, USAGE, SWA_USAGE, MAMBA_USAGE = (
+    "full_token_usage",
+    "token_usage",
+    "swa_token_usage",
+    "mamba_usage",
+)
+USED, AVAILABLE, EVICTABLE = "kv_used_tokens", "kv_available_tokens", "kv_evictable_tokens"
+OLD_USED = "num_used_tokens"
+CAPACITY, SWA_CAPACITY = "max_total_num_tokens", "max_total_num_tokens_swa"
+MAMBA_POOL = ("mamba_used_tokens", "mamba_available_tokens", "mamba_evictable_tokens")
+OTHER_POOLS = (SWA_USAGE, MAMBA_USAGE, SWA_CAPACITY, *MAMBA_POOL)
+PAGE, CONTEXT = "page_size", "context_len"
+POOL_GB = "kv_cache_memory_usage_gb"
+RUNNING, WAITING = "num_running_reqs", "num_queue_reqs"
+RETRACTED = "num_retracted_requests"
+PREFILL = "prefill_effective_tokens"
+DRAFTS = "spec_num_draft_tokens"  # from 0.5.15, 0 without speculative decoding
+HIT_RATE = "cache_hit_rate"  # never used as a figure: it is the last prefill batch only
+SCHEDULER = (
+    *(FULL_USAGE, USAGE, SWA_USAGE, MAMBA_USAGE),
+    *(USED, AVAILABLE, EVICTABLE, OLD_USED, CAPACITY, SWA_CAPACITY),
+    *(PAGE, CONTEXT, POOL_GB, RUNNING, WAITING, RETRACTED, PREFILL, DRAFTS, HIT_RATE),
+    *MAMBA_POOL,
+)
+# Tokenizer families: one set for all data-parallel ranks, custom labels possible.
+PROMPT, CACHED = "prompt_tokens", "cached_tokens"
+FINISHED, ABORTED = "num_requests", "num_aborted_requests"
+TOKENIZER = (PROMPT, CACHED, FINISHED, ABORTED)
+# The radix cache's own: no model name, and dp_rank "0" even where the scheduler has none (0.5.23).
+EVICTED = "evicted_tokens"
+
+VOCABULARY = Vocabulary.build("sglang", ("sglang:", "sglang_"), (*SCHEDULER, *TOKENIZER, EVICTED))
+
+RANK_LABELS = ("pp_rank", "tp_rank", "moe_ep_rank", "pid")
+# A family on the page proves the release is at least this one.
+FIRST_SEEN = {
+    POOL_GB: (0, 5, 18),
+    PREFILL: (0, 5, 18),
+    USED: (0, 5, 12),
+    CONTEXT: (0, 5, 12),
+    FULL_USAGE: (0, 5, 10),
+    CAPACITY: (0, 5, 7),
+}
+# Counters are created by their first event; absent means 0 from the release that has them.
+EVENT_COUNTERS_SINCE = {RETRACTED: (0, 5, 7), EVICTED: (0, 5, 7), CACHED: (0, 4, 3)}
+CACHE_SOURCE_SINCE = (0, 5, 9)
+# Routes are whatever clients send; past this many the rest is one series.
+MAX_ROUTES = 50
+OTHER_ROUTE = "other"
+
+
+def _identify(sample: Sample) -> Identity:
+    labels = sample.labels
+    # Releases before 0.4.3 called the model "name".
+    return Identity(labels.get("model_name", labels.get("name")), labels.get("dp_rank"))
+
+
+def read(page: Page, version: tuple[int, ...] | None = None) -> tuple[EngineSample, ...]:
+    """One :class:`EngineSample` per data-parallel rank, plus one for the whole
+    server where several ranks share request counters.
+
+    ``version``: the release, where an info endpoint told it; else the page's
+    families give a lower bound.
+    """
+    rank_labels = _rank_counts(page)
+    page = _lowest_ranks(page)
+    naming = frozenset(SCHEDULER if any(page.get(name) for name in SCHEDULER) else TOKENIZER)
+    reader = Reader(page, _identify, naming)
+    release = version or max((v for name, v in FIRST_SEEN.items() if page.get(name)), default=None)
+    ranks = tuple(
+        replace(_one(reader, identity, release), **rank_labels.get(identity.engine, {}))
+        for identity in reader.identities
+    )
+    if len(reader.identities) < 2:
+        return ranks
+    # Counters without a rank label fit every rank, so the reader gave them to none.
+    together = Identity(reader.identities[0].model_name, None)
+    server = Reader(page, lambda s: replace(_identify(s), engine=None), frozenset(TOKENIZER))
+    prefix = _prefix_by_request(server, together, release)
+    shared = EngineSample(
+        software="sglang",
+        model_name=together.model_name or "",
+        whole_server=True,
+        requests=_requests(server, together),
+        prefix=prefix
+        if known(prefix) and (_has_routes(page) or not page.get(PREFILL))
+        else Unavailable(Reason.NOT_REPORTED, "counted per rank"),
+    )
+    if known(shared.prefix):
+        ranks = tuple(
+            replace(rank, prefix=Unavailable(Reason.NOT_REPORTED, "counted for all ranks together"))
+            for rank in ranks
+        )
+    return (*ranks, shared)
+
+
+def _lowest_ranks(page: Page) -> Page:
+    """One series where tensor and pipeline ranks repeat the same figure."""
+    families: dict[str, tuple[Sample, ...]] = {}
+    for name, samples in page.families.items():
+        kept: dict[frozenset[tuple[str, str]], tuple[tuple[int, ...], Sample]] = {}
+        for sample in samples:
+            rest = frozenset((k, v) for k, v in sample.labels.items() if k not in RANK_LABELS)
+            order = tuple(_int(sample.labels.get(label, "0")) for label in RANK_LABELS)
+            if rest not in kept or order < kept[rest][0]:
+                kept[rest] = (order, sample)
+        families[name] = tuple(sample for _, sample in kept.values())
+    return replace(page, families=families)
+
+
+def _rank_counts(page: Page) -> dict[str | None, dict[str, int]]:
+    """GPUs per data-parallel rank as the page shows them, where more than one.
+
+    Constants come from every tensor rank (0.5.23); a single one proves nothing,
+    older releases speak for rank 0 only.
+    """
+    seen: dict[str | None, tuple[set[str], set[str]]] = {}
+    for sample in page.get(CAPACITY):
+        tensor, pipeline = seen.setdefault(sample.labels.get("dp_rank"), (set(), set()))
+        tensor.add(sample.labels.get("tp_rank", "0"))
+        pipeline.add(sample.labels.get("pp_rank", "0"))
+    return {
+        engine: {
+            name: len(ranks)
+            for name, ranks in (("tensor_ranks", tensor), ("pipeline_ranks", pipeline))
+            if len(ranks) > 1
+        }
+        for engine, (tensor, pipeline) in seen.items()
+    }
+
+
+def _int(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) -> EngineSample:
+    capacity = whole(reader.value(CAPACITY, identity))
+    page_tokens = whole(reader.value(PAGE, identity))
+    used = _used_tokens(reader, identity, capacity)
+    cached = whole(reader.value(EVICTABLE, identity))
+    pool = reader.value(POOL_GB, identity)
+    window = whole(reader.value(SWA_CAPACITY, identity))
+    drafts = reader.value(DRAFTS, identity)
+    return EngineSample(
+        software="sglang",
+        model_name=identity.model_name or "",
+        engine=identity.engine or "",
+        usage_ratio=_usage(reader, identity, used, capacity),
+        num_blocks=(
+            capacity // page_tokens
+            if known(capacity) and known(page_tokens) and page_tokens and capacity % page_tokens == 0
+            else Unavailable(Reason.NOT_REPORTED, "no capacity in whole pages on the page")
+        ),
+        block_tokens=page_tokens,
+        capacity_tokens=capacity,
+        used_tokens=used,
+        cached_tokens=cached,
+        window_capacity_tokens=window,
+        # Named "gb", counted in GiB; one padding page included (0.5.18 on).
+        device_pool_bytes=round(pool * 2**30) if known(pool) else pool,
+        max_model_len=whole(reader.value(CONTEXT, identity)),
+        several_pools=_several_pools(reader, identity),
+        speculative=drafts > 0 if known(drafts) else None,
+        running_sequences=whole(_before_first_batch(reader, reader.value(RUNNING, identity))),
+        waiting_sequences=whole(_before_first_batch(reader, reader.value(WAITING, identity))),
+        preemptions=_event_counter(reader, identity, RETRACTED, release),
+        preempted_requests=Unavailable(
+            Reason.NOT_REPORTED, "the engine counts retractions, not the requests hit"
+        ),
+        requests=_requests(reader, identity),
+        evicted_tokens=_event_counter(reader, identity, EVICTED, release),
+        prefix=_prefix(reader, identity, release),
+    )
+
+
+def _before_first_batch(reader: Reader, value: float | Unavailable) -> float | Unavailable:
+    # Constants are there from the start, gauges only after the first batch (0.5.23).
+    if not known(value) and reader.page.get(CAPACITY) and not reader.page.get(RUNNING):
+        return Unavailable(Reason.NO_TRAFFIC, "the engine has not run a batch yet")
+    return value
+
+
+def _hybrid(reader: Reader, identity: Identity) -> bool:
+    """True where window or state pools exist, so that the older figures,
+    which are the fullest pool's, do not speak of the full-attention pool."""
+    return any(known(value := reader.value(name, identity)) and value > 0 for name in OTHER_POOLS)
+
+
+def _several_pools(reader: Reader, identity: Identity) -> bool | None:
+    # The gauges of state and window pools exist from 0.5.12 on, 0 where the model has none.
+    if _hybrid(reader, identity):
+        return True
+    return False if known(reader.value(MAMBA_POOL[0], identity)) else None
+
+
+def _used_tokens(reader: Reader, identity: Identity, capacity: int | Unavailable) -> int | Unavailable:
+    used = whole(reader.value(USED, identity))
+    available, evictable = reader.value(AVAILABLE, identity), reader.value(EVICTABLE, identity)
+    if not known(used) and known(capacity) and known(available) and known(evictable):
+        used = whole(capacity - available - evictable)
+    if not known(used):
+        old = whole(reader.value(OLD_USED, identity))
+        if known(old) and not _hybrid(reader, identity):
+            used = old
+    if known(used) and known(capacity) and not 0 <= used <= capacity:
+        return Unavailable(Reason.OUT_OF_RANGE, f"{used} tokens used of {capacity}")
+    return whole(_before_first_batch(reader, used))
+
+
+def _usage(
+    reader: Reader, identity: Identity, used: int | Unavailable, capacity: int | Unavailable
+) -> float | Unavailable:
+    full = ratio(reader.value(FULL_USAGE, identity))
+    if known(full):
+        return full
+    if known(used) and known(capacity) and capacity:
+        return used / capacity
+    rounded = ratio(reader.value(USAGE, identity))
+    if known(rounded) and _hybrid(reader, identity):
+        return Unavailable(Reason.NOT_REPORTED, f"{USAGE} is the fullest pool's, not the KV cache's")
+    return _before_first_batch(reader, rounded)
+
+
+def _event_counter(
+    reader: Reader, identity: Identity, family: str, release: tuple[int, ...] | None
+) -> float | Unavailable:
+    value = reader.total(family, identity)
+    if (
+        not known(value)
+        and not reader.page.get(family)
+        and release
+        and release >= EVENT_COUNTERS_SINCE[family]
+    ):
+        return 0.0
+    return value
+
+
+def _requests(reader: Reader, identity: Identity) -> Mapping[str, float] | Unavailable:
+    finished, aborted = reader.total(FINISHED, identity), reader.total(ABORTED, identity)
+    if not known(finished):
+        return finished
+    return {"finished": finished, "abort": aborted if known(aborted) else 0.0}
+
+
+def _has_routes(page: Page) -> bool:
+    return any(s.labels.get("route") for name in (PROMPT, CACHED) for s in page.get(name))
+
+
+def _prefix(
+    reader: Reader, identity: Identity, release: tuple[int, ...] | None
+) -> PrefixCounts | Unavailable:
+    """By route where the engine labels routes, else what prefill really
+    looked up (0.5.18 on), else the prompt tokens of finished requests."""
+    samples = reader.samples(PREFILL, identity)
+    if samples and not _has_routes(reader.page):
+        hits = {
+            ("", s.labels.get("mode", "").removesuffix("_hit")): s.value
+            for s in samples
+            if s.labels.get("mode", "").endswith("_hit")
+        }
+        return PrefixCounts({"": sum(s.value for s in samples)}, hits)
+    return _prefix_by_request(reader, identity, release)
+
+
+def _prefix_by_request(
+    reader: Reader, identity: Identity, release: tuple[int, ...] | None
+) -> PrefixCounts | Unavailable:
+    prompts, cached = reader.samples(PROMPT, identity), reader.samples(CACHED, identity)
+    if not prompts:
+        return Unavailable(
+            Reason.NOT_REPORTED, "no prompt token counter; the hit rate gauge is one batch only"
+        )
+    bounded = _bounded_routes(prompts)
+    queries: dict[str, float] = {}
+    hits: dict[tuple[str, str], float] = {}
+    for sample in prompts:
+        route = bounded[sample.labels.get("route", "")]
+        queries[route] = queries.get(route, 0.0) + sample.value
+    for sample in cached:
+        route = bounded.get(sample.labels.get("route", ""), OTHER_ROUTE)
+        key = (route, sample.labels.get("cache_source", ""))
+        hits[key] = hits.get(key, 0.0) + sample.value
+    source = "device" if release and release >= CACHE_SOURCE_SINCE else ""
+    for route in queries:
+        if not any(r == route for r, _ in hits):
+            hits[route, source] = 0.0
+    return PrefixCounts(queries, hits)
+
+
+def _bounded_routes(samples: tuple[Sample, ...]) -> Mapping[str, str]:
+    """Each route to itself, the first MAX_ROUTES of the page (its oldest), the rest to one."""
+    routes = list(dict.fromkeys(s.labels.get("route", "") for s in samples))
+    return {r: r if n < MAX_ROUTES else OTHER_ROUTE for n, r in enumerate(routes)}

@@ -1,0 +1,137 @@
+"""One bounded HTTP GET: time, bytes and decompressed bytes all have a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import zlib
+from enum import StrEnum
+
+import httpx
+
+# Never OpenMetrics: with it, client_python 0.26.0 renames samples but not their TYPE lines.
+ACCEPT = "text/plain;version=0.0.4"
+# Compressing costs the engine's own process; on loopback it saves nothing.
+HEADERS = {"Accept": ACCEPT, "Accept-Encoding": "identity", "User-Agent": "kvcache-exporter"}
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class Failure(StrEnum):
+    """Why a poll gave nothing (a bounded label)."""
+
+    CONNECTION_REFUSED = "connection_refused"
+    CONNECTION_FAILED = "connection_failed"
+    DNS = "dns"
+    TLS = "tls"
+    TIMEOUT = "timeout"
+    UNAUTHORIZED = "http_401_403"
+    NOT_FOUND = "http_404"
+    SERVER_ERROR = "http_5xx"
+    OTHER_STATUS = "http_other"
+    REDIRECT = "redirect"
+    TRUNCATED = "truncated"
+    TOO_LARGE = "too_large"
+    ENCODING = "bad_encoding"
+    EMPTY = "empty"
+    NOT_METRICS = "not_metrics"
+    NO_ENGINE_FAMILIES = "no_engine_families"
+    INTERNAL = "internal"
+
+
+class FetchError(Exception):
+    """A poll that gave nothing: ``reason`` for the label, the text for people."""
+
+    def __init__(self, reason: Failure, detail: str = "") -> None:
+        super().__init__(detail or str(reason))
+        self.reason = reason
+
+
+def client_for(host: str) -> httpx.AsyncClient:
+    """A client that follows no redirect, and no proxy settings to loopback."""
+    return httpx.AsyncClient(
+        follow_redirects=False,
+        trust_env=host not in LOCAL_HOSTS,
+        headers=HEADERS,
+        limits=httpx.Limits(max_connections=2, max_keepalive_connections=1),
+    )
+
+
+async def get_text(client: httpx.AsyncClient, url: str, *, timeout: float, max_bytes: int) -> str:  # noqa: ASYNC109
+    """The body of ``url`` as text.  ``timeout`` is for the whole exchange, so a
+    server that drips bytes cannot hold a poll.  Raises :class:`FetchError`."""
+    try:
+        async with asyncio.timeout(timeout):
+            body = await _body(client, url, timeout, max_bytes)
+    except TimeoutError:
+        raise FetchError(Failure.TIMEOUT, f"no complete answer in {timeout:g} s") from None
+    except httpx.TimeoutException:
+        raise FetchError(Failure.TIMEOUT, f"no answer in {timeout:g} s") from None
+    except httpx.RemoteProtocolError as error:
+        raise FetchError(Failure.TRUNCATED, str(error)) from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise FetchError(_why(error), str(error) or type(error).__name__) from None
+    return body.decode("utf-8", errors="replace")
+
+
+async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: int) -> bytes:  # noqa: ASYNC109
+    async with client.stream("GET", url, timeout=timeout) as response:
+        _check_status(response)
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        inflate = None
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        elif encoding not in ("", "identity"):
+            raise FetchError(Failure.ENCODING, f"content-encoding {encoding[:40]!r} was not asked for")
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            try:
+                # max_length bounds what one small chunk of a bomb becomes.
+                body += inflate.decompress(chunk, max_bytes + 1 - len(body)) if inflate else chunk
+            except zlib.error as error:
+                raise FetchError(Failure.ENCODING, str(error)) from None
+            if len(body) > max_bytes:
+                raise FetchError(Failure.TOO_LARGE, f"more than {max_bytes} bytes")
+        if inflate and not inflate.eof:
+            raise FetchError(Failure.TRUNCATED, "the compressed body ends early")
+        return bytes(body)
+
+
+def _check_status(response: httpx.Response) -> None:
+    status = response.status_code
+    if status == httpx.codes.OK:
+        return
+    if response.is_redirect:
+        raise FetchError(Failure.REDIRECT, "redirects are not followed")
+    named = {401: Failure.UNAUTHORIZED, 403: Failure.UNAUTHORIZED, 404: Failure.NOT_FOUND}
+    fallback = Failure.SERVER_ERROR if response.is_server_error else Failure.OTHER_STATUS
+    raise FetchError(named.get(status, fallback), f"HTTP {status}")
+
+
+def _why(error: BaseException) -> Failure:
+    kinds: tuple[tuple[type[BaseException], Failure], ...] = (
+        (ConnectionRefusedError, Failure.CONNECTION_REFUSED),
+        (socket.gaierror, Failure.DNS),
+        (ssl.SSLError, Failure.TLS),
+    )
+    seen: BaseException | None = error
+    while seen is not None:
+        for kind, failure in kinds:
+            if isinstance(seen, kind):
+                return failure
+        # anyio gathers the attempts of several addresses in a group.
+        if isinstance(seen, BaseExceptionGroup) and seen.exceptions:
+            seen = seen.exceptions[0]
+        else:
+            seen = seen.__cause__ or seen.__context__
+    return Failure.CONNECTION_FAILED
+
+
+def check_page(text: str) -> str:
+    """``text`` if it can be an exposition.  Raises :class:`FetchError`."""
+    start = text[:256].lstrip("\ufeff \t\r\n")
+    if not start:
+        raise FetchError(Failure.EMPTY, "an empty page")
+    if start.startswith("<") or "\0" in text[:4096]:
+        raise FetchError(Failure.NOT_METRICS, "HTML or binary, not an exposition")
+    return text

@@ -1,0 +1,33 @@
+"""Logging: state changes only, as console lines or JSON, through structlog."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def configure(level: str, style: Literal["console", "json"]) -> None:
+    """Everything to stderr; stdout belongs to command output."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer()
+            if style == "json"
+            else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    # The web server's access log would be a line per scrape.
+    for noisy in ("uvicorn", "uvicorn.access", "uvicorn.error", "httpx", "httpcore", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+log = structlog.get_logger("kvcache-exporter")

@@ -1,0 +1,216 @@
+"""The state of one watched engine: what it said last, for how long that holds.
+
+No I/O and no clock of its own: pages, facts and times are handed in, so the
+same code serves the poller, ``explain`` and the tests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from exporter.derive.derive import derive
+from exporter.derive.inputs import Model
+from exporter.derive.readout import Readout
+from exporter.engines import detect
+from exporter.engines.exposition import Page
+from exporter.engines.sample import EngineSample
+from exporter.facts import Facts, Source
+from exporter.fetch import Failure, FetchError, check_page
+from exporter.kvmath.known import known
+from exporter.settings import TargetSettings
+from exporter.usage import UsageHistogram
+
+# Figures older than the longer of these are not served (seconds; missed polls).
+STALE_SECONDS = 30.0
+STALE_POLLS = 3
+
+Rank = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One page, read but not yet derived."""
+
+    page: Page
+    samples: tuple[EngineSample, ...]
+
+
+def rank(sample: EngineSample) -> Rank:
+    """What tells ranks of one target apart."""
+    return sample.model_name, sample.engine, sample.replica
+
+
+class TargetState:
+    """One engine's last readout and the exporter's own counters about it."""
+
+    def __init__(self, settings: TargetSettings, contexts: Sequence[int], poll_interval: float) -> None:
+        self.settings = settings
+        self.name = settings.label
+        self.contexts = tuple(contexts)
+        self.base_interval = poll_interval
+        self.interval = poll_interval
+        self.facts: dict[Source, Facts] = {Source.SETTING: settings.facts()}
+        self.model = Model()
+        self.readouts: tuple[Readout, ...] = ()
+        self.usage: dict[Rank, UsageHistogram] = {}
+        self.fetches = 0
+        self.errors: Counter[Failure] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.counter_resets = 0
+        self.fetch_seconds: float | None = None
+        self.last_success: float | None = None
+        self.last_attempt_failed: Failure | None = None
+        self._fingerprint: object = None
+        self._marks: Mapping[Rank, tuple[float, ...]] = {}
+
+    # -- reading -------------------------------------------------------------
+
+    def read(self, text: str) -> Reading:
+        """Parse a page.  Raises :class:`FetchError` where it is no engine's."""
+        page = detect.read(check_page(text))
+        for reason, many in page.dropped.items():
+            self.dropped[reason] += many
+        if not page.software:
+            raise FetchError(Failure.NO_ENGINE_FAMILIES, "the page has no engine's metrics")
+        return Reading(page, detect.samples(page, self._version()))
+
+    def is_new(self, reading: Reading) -> bool:
+        """True where this is another engine process than before: its info
+        endpoints and config must be read again before anything is derived."""
+        return self._identity(reading) != self._fingerprint or self._went_back(reading)
+
+    def learn(self, engine: Facts, command_line: Facts | None) -> None:
+        """Replace what the engine and its command line say."""
+        self.facts = {Source.SETTING: self.settings.facts(), Source.ENGINE: engine}
+        if command_line is not None:
+            self.facts[Source.COMMAND_LINE] = command_line
+
+    def accept(self, reading: Reading, at: float) -> None:
+        """Derive and publish.  ``at``: seconds, any epoch that :meth:`expire` shares."""
+        if self._went_back(reading):
+            self.counter_resets += 1
+        samples = detect.samples(reading.page, self._version())  # the version may just have been learned
+        samples = tuple(self._named(self._never_less(sample)) for sample in samples)
+        self.readouts = tuple(
+            derive(
+                sample,
+                self.facts,
+                self.model,
+                self.contexts,
+                self.settings.route,
+                self.settings.prefix_hit_objectives,
+            )
+            for sample in samples
+        )
+        self._observe_usage(samples)
+        self._fingerprint = self._identity(reading)
+        self._marks = _marks(reading.samples)
+        self.last_success = at
+        self.last_attempt_failed = None
+
+    def rederive(self) -> None:
+        """Derive the last samples again, with what was learned since."""
+        self.readouts = tuple(
+            derive(
+                r.sample,
+                self.facts,
+                self.model,
+                self.contexts,
+                self.settings.route,
+                self.settings.prefix_hit_objectives,
+            )
+            for r in self.readouts
+        )
+
+    def fail(self, reason: Failure) -> None:
+        """Count a failed poll; the last figures stay until they are stale."""
+        self.errors[reason] += 1
+        self.last_attempt_failed = reason
+
+    def expire(self, at: float) -> None:
+        """Drop figures that are too old to be called current."""
+        limit = max(STALE_SECONDS, STALE_POLLS * self.interval)
+        if self.last_success is not None and at - self.last_success > limit:
+            self.readouts = ()
+
+    @property
+    def up(self) -> bool:
+        return bool(self.readouts)
+
+    # -- internals -----------------------------------------------------------
+
+    def _version(self) -> str | None:
+        engine = self.facts.get(Source.ENGINE)
+        return engine.version if engine else None
+
+    def _named(self, sample: EngineSample) -> EngineSample:
+        engine = self.facts.get(Source.ENGINE)
+        if sample.model_name or engine is None:
+            return sample
+        return replace(sample, model_name=engine.served_model_name or "")
+
+    def _never_less(self, sample: EngineSample) -> EngineSample:
+        """A lower bound must not fall while the engine runs, or it would read as a restart."""
+        now = sample.preempted_requests
+        if not known(now) or sample.preempted_requests_exact:
+            return sample
+        for readout in self.readouts:
+            before = readout.sample.preempted_requests
+            if (
+                rank(readout.sample) == rank(self._named(sample))
+                and known(before)
+                and not self._fell(readout.sample, sample)
+            ):
+                return replace(sample, preempted_requests=max(now, before))
+        return sample
+
+    @staticmethod
+    def _fell(before: EngineSample, now: EngineSample) -> bool:
+        return known(before.preemptions) and known(now.preemptions) and now.preemptions < before.preemptions
+
+    @staticmethod
+    def _identity(reading: Reading) -> object:
+        return tuple(
+            (
+                s.software,
+                rank(s),
+                s.num_blocks,
+                s.block_tokens,
+                s.max_concurrency,
+                s.device_pool_bytes,
+                s.cache_dtype,
+            )
+            for s in reading.samples
+        )
+
+    def _went_back(self, reading: Reading) -> bool:
+        now = _marks(reading.samples)
+        return any(
+            len(old) == len(new) and any(n < o for n, o in zip(new, old, strict=True))
+            for key, new in now.items()
+            if (old := self._marks.get(key)) is not None
+        )
+
+    def _observe_usage(self, samples: Sequence[EngineSample]) -> None:
+        current: dict[Rank, UsageHistogram] = {}
+        for sample in samples:
+            if sample.whole_server:
+                continue
+            histogram = self.usage.get(rank(sample)) or UsageHistogram()
+            if known(sample.usage_ratio):
+                histogram.observe(sample.usage_ratio, max(1, round(self.interval / self.base_interval)))
+            current[rank(sample)] = histogram
+        self.usage = current
+
+
+def _marks(samples: Sequence[EngineSample]) -> Mapping[Rank, tuple[float, ...]]:
+    """Counters that only a restart can lower."""
+    marks: dict[Rank, tuple[float, ...]] = {}
+    for sample in samples:
+        counters = [sample.preemptions if known(sample.preemptions) else 0.0]
+        counters.append(sum(sample.requests.values()) if known(sample.requests) else 0.0)
+        counters.append(sum(sample.prefix.query_tokens.values()) if known(sample.prefix) else 0.0)
+        marks[rank(sample)] = tuple(counters)
+    return marks

@@ -1,0 +1,197 @@
+"""Polls the engines: fetch, read, learn, publish; staleness and back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+import httpx
+
+from exporter.derive.inputs import Model
+from exporter.facts import Source
+from exporter.fetch import Failure, FetchError, client_for, get_text
+from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.log import log
+from exporter.lookup import Learned, learn, load_model
+from exporter.settings import ServeSettings
+from exporter.target import Reading, TargetState
+
+# At most this share of wall time goes into the engine's own rendering of its page ...
+FETCH_SHARE = 0.01
+# ... but never fewer polls than this apart, in seconds.
+MAX_INTERVAL_S = 15.0
+# Surroundings are looked at again this often even when nothing seems to change.
+REFRESH_S = 300.0
+RETRY_INFO_S = 30.0
+# Larger pages are parsed off the event loop, so that a huge one delays nobody else.
+INLINE_PAGE_CHARS = 512 * 1024
+
+
+class Watch:
+    """All targets of one process, each in a task of its own."""
+
+    def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.watchers = [TargetWatch(settings, n, clock) for n in range(len(settings.target))]
+
+    @property
+    def states(self) -> Sequence[TargetState]:
+        return [watcher.state for watcher in self.watchers]
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for watcher in self.watchers:
+                group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
+
+
+class TargetWatch:
+    """One target's poll loop."""
+
+    def __init__(self, settings: ServeSettings, index: int, clock: Callable[[], float]) -> None:
+        target = settings.target[index]
+        # A target's own word goes before what is said for all of them.
+        common = settings.model_dump(include=set(type(target).model_fields) - {"url", "name", "route"})
+        own = target.model_dump(exclude_none=True, exclude_unset=True)
+        self.target = type(target)(**{**common, **own})
+        self.settings = settings
+        self.clock = clock
+        self.state = TargetState(self.target, settings.context, settings.poll_interval)
+        self._learned_at: float | None = None
+        self._learn_again_s = REFRESH_S
+        self._config_key: object = None
+        self._config_task: asyncio.Task[None] | None = None
+        self._said: object = None
+
+    async def run(self) -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(client_for(urlsplit(self.target.url).hostname or ""))
+            while True:
+                await self.poll(client)
+                await asyncio.sleep(self.state.interval)
+
+    async def poll(self, client: httpx.AsyncClient) -> None:
+        """One poll; never raises but for cancellation."""
+        state = self.state
+        state.fetches += 1
+        started = self.clock()
+        try:
+            text = await get_text(
+                client,
+                f"{self.target.url}/metrics",
+                timeout=self.settings.timeout,
+                max_bytes=self.settings.max_page_bytes,
+            )
+            state.fetch_seconds = self.clock() - started
+            read = state.read
+            reading = read(text) if len(text) < INLINE_PAGE_CHARS else await asyncio.to_thread(read, text)
+            await self._learn_if_due(client, reading)
+            state.accept(reading, self.clock())
+        except FetchError as error:
+            state.fail(error.reason)
+            self._say("down", error.reason, str(error))
+        except Exception as error:
+            state.fail(Failure.INTERNAL)
+            self._say("down", Failure.INTERNAL, repr(error))
+        else:
+            self._say_up()
+        state.interval = self._interval()
+        state.expire(self.clock())
+
+    def _interval(self) -> float:
+        base = self.settings.poll_interval
+        wanted = (self.state.fetch_seconds or 0.0) / FETCH_SHARE
+        return max(base, min(wanted, MAX_INTERVAL_S))
+
+    # -- surroundings ---------------------------------------------------------
+
+    async def _learn_if_due(self, client: httpx.AsyncClient, reading: Reading) -> None:
+        now = self.clock()
+        due = self._learned_at is None or now - self._learned_at > self._learn_again_s
+        if not due and not self.state.is_new(reading) and self.state.up:
+            return
+        learned = await learn(client, self.target, reading.page.software)
+        self._learned_at = now
+        self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
+        self.state.learn(learned.engine, learned.command_line)
+        await self._find_config(learned)
+
+    async def _find_config(self, learned: Learned) -> None:
+        """Local files at once; a hub may take its time, so the polls go on meanwhile."""
+        said = self.state.facts
+        reported = learned.engine.model or (
+            said[Source.COMMAND_LINE].model if Source.COMMAND_LINE in said else None
+        )
+        explicit = self.target.model_config_path
+        key = (explicit, reported, learned.working_directory, learned.hub_cache)
+        if key == self._config_key and (known(self.state.model.shape) or self._searching()):
+            return
+        if key != self._config_key:
+            self.state.model = Model(shape=Unavailable(Reason.MODEL_CONFIG, "being looked for"))
+        self._config_key = key
+        if self._config_task is not None:
+            self._config_task.cancel()
+
+        async def look() -> None:
+            model = await asyncio.to_thread(
+                load_model,
+                explicit,
+                reported,
+                allow_hub=self.settings.hub,
+                working_directory=learned.working_directory,
+                hub_cache=learned.hub_cache,
+            )
+            if key == self._config_key:
+                self.state.model = model
+                self.state.rederive()
+                self._say_config(model)
+
+        self._config_task = asyncio.create_task(look())
+        await asyncio.wait({self._config_task}, timeout=self.settings.timeout)
+
+    async def settled(self) -> None:
+        """Wait for a running look-up of config.json."""
+        if self._config_task is not None:
+            await asyncio.wait({self._config_task})
+
+    def _searching(self) -> bool:
+        return self._config_task is not None and not self._config_task.done()
+
+    # -- state changes, said once -----------------------------------------------
+
+    def _say(self, what: str, *why: object) -> None:
+        if (what, why[:1]) != self._said:
+            self._said = (what, why[:1])
+            log.warning(
+                "engine not read", target=self.state.name, reason=str(why[0]), detail=str(why[-1])[:300]
+            )
+
+    def _say_up(self) -> None:
+        if self._said != ("up",):
+            self._said = ("up",)
+            first = self.state.readouts[0] if self.state.readouts else None
+            log.info(
+                "engine read",
+                target=self.state.name,
+                ranks=len(self.state.readouts),
+                **(dict(first.info) if first else {}),
+            )
+            for readout in self.state.readouts:
+                for said in readout.contradictions:
+                    log.warning(
+                        "inputs disagree", target=self.state.name, input=said.input, detail=said.detail
+                    )
+
+    def _say_config(self, model: Model) -> None:
+        if isinstance(model.shape, Unavailable):
+            log.warning(
+                "no usable config.json",
+                target=self.state.name,
+                reason=str(model.shape.reason),
+                detail=model.shape.detail[:300],
+            )
+        else:
+            log.info("config.json read", target=self.state.name, source=model.source, location=model.location)

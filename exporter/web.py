@@ -1,0 +1,122 @@
+"""The web surface: /metrics, /explain, health, landing page."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+from collections.abc import Sequence
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from exporter import __version__, explain
+from exporter.collect import registry
+from exporter.settings import host_and_port
+from exporter.target import TargetState
+from exporter.watch import Watch
+
+# Requests still open when we are told to stop get this long.
+GRACE_S = 1
+
+
+def app(watch: Watch) -> Starlette:
+    """The application over the watched engines."""
+    metrics = registry(lambda: watch.states, watch.clock)
+
+    async def serve_metrics(request: Request) -> Response:
+        return _exposition(metrics, request.headers.get("accept", ""))
+
+    async def serve_explain(request: Request) -> Response:
+        states = _named(watch.states, request.query_params.get("target"))
+        if states is None:
+            return PlainTextResponse("no such target\n", status_code=404)
+        if request.query_params.get("output") == "json":
+            return JSONResponse([explain.as_dict(state) for state in states])
+        return PlainTextResponse("\n".join(explain.as_text(state) for state in states))
+
+    async def healthy(_: Request) -> Response:
+        return PlainTextResponse("healthy\n")
+
+    async def ready(_: Request) -> Response:
+        # Ready to serve, not "the engine is up": a native sidecar starts first,
+        # and a pod whose readiness waited for the engine would deadlock.
+        return PlainTextResponse("ready\n")
+
+    async def landing(_: Request) -> Response:
+        return HTMLResponse(_page(watch.states))
+
+    return Starlette(
+        routes=[
+            Route("/", landing),
+            Route("/metrics", serve_metrics),
+            Route("/explain", serve_explain),
+            Route("/-/healthy", healthy),
+            Route("/-/ready", ready),
+        ]
+    )
+
+
+def _exposition(metrics: CollectorRegistry, accept: str) -> Response:
+    encode, content_type = choose_encoder(accept)
+    return Response(encode(metrics), headers={"content-type": content_type})
+
+
+def _named(states: Sequence[TargetState], name: str | None) -> Sequence[TargetState] | None:
+    if name is None:
+        return states
+    found = [state for state in states if state.name == name]
+    return found or None
+
+
+def _page(states: Sequence[TargetState]) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(s.name)}</td><td>{'up' if s.up else 'down'}</td>"
+        f"<td>{html.escape(str(s.last_attempt_failed or ''))}</td></tr>"
+        for s in states
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>KV-cache exporter</title>"
+        "<style>body{font-family:sans-serif;margin:2em}td,th{padding:.2em 1em;text-align:left}</style>"
+        f"<h1>KV-cache exporter {html.escape(__version__)}</h1>"
+        "<p>What the engine's usage ratio is a ratio of: bytes, tokens, sequences.</p>"
+        "<ul><li><a href=metrics>metrics</a></li>"
+        "<li><a href=explain>explain</a>: every figure, how it came about, what is missing and why "
+        "(<a href='explain?output=json'>json</a>)</li>"
+        "<li><a href='-/healthy'>healthy</a>, <a href='-/ready'>ready</a></li></ul>"
+        f"<table><tr><th>target<th>engine<th>last failure</tr>{rows}</table></html>"
+    )
+
+
+async def serve(watch: Watch, listen_address: str) -> None:
+    """Watch and serve until SIGTERM or SIGINT.  Raises OSError where the address is taken."""
+    host, port = host_and_port(listen_address)
+    config = uvicorn.Config(
+        app(watch),
+        host=host or None,  # type: ignore[arg-type]  (None: every address, IPv6 too)
+        port=port,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = uvicorn.Server(config)
+    polling = asyncio.create_task(watch.run(), name="watch")
+    # A poll loop that dies takes the process with it: better restarted than silently blind.
+    polling.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    try:
+        await server.serve()
+    finally:
+        polling.cancel()
+        await asyncio.wait({polling})
+
+
+def as_json(told: object) -> str:
+    """Stable, readable JSON."""
+    return json.dumps(told, indent=1, sort_keys=False)

@@ -1,0 +1,176 @@
+"""Load whose truth the client knows: how many tokens each request has sent and received."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from .page import Page
+from .waiting import wait_until
+
+_PATIENCE_S = 120.0
+_VOCABULARY = range(3, 1024)  # without the three special tokens of the rig's models
+
+
+def prompts(seed: int, lengths: Sequence[int]) -> list[list[int]]:
+    """One prompt of token ids per length, no two of which share a first block."""
+    source = random.Random(seed)
+    return [source.choices(_VOCABULARY, k=length) for length in lengths]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request as its client sees it."""
+
+    prompt_tokens: int
+    received_tokens: int = 0
+    finished: bool = False
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens whose cache the engine holds while nothing moves.
+
+        The last token received is sampled, but its cache is computed in the step after.
+        """
+        return self.prompt_tokens + self.received_tokens - 1
+
+
+class Load:
+    """Streamed requests to one engine, with the engine's scheduler on a switch."""
+
+    def __init__(self, client: httpx.AsyncClient, model_name: str) -> None:
+        """Use `client`, whose base URL is the engine."""
+        self._client = client
+        self._model_name = model_name
+        self.requests: list[Request] = []
+        self._generated_before = 0.0
+        self._progress = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Start counting; the engine must be idle."""
+        self._generated_before = (await self.scrape()).total("vllm:generation_tokens_total")
+
+    def start(self, prompt: Sequence[int], max_tokens: int) -> Request:
+        """Send a request and return while it runs; it generates `max_tokens`, whatever the tokens are."""
+        request = Request(len(prompt))
+        self.requests.append(request)
+        request.task = asyncio.create_task(self._stream(request, list(prompt), max_tokens))
+        request.task.add_done_callback(lambda _: self._progress.set())  # a failure is progress too
+        return request
+
+    async def run(self, prompt: Sequence[int], max_tokens: int) -> None:
+        """Send a request and return when it has finished."""
+        self.start(prompt, max_tokens)
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for the end of every request; raises what went wrong in one."""
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.gather(*(r.task for r in self.requests if r.task is not None))
+
+    async def hold(self, received_tokens: int = 2) -> None:
+        """Once every request has received that many tokens, hold the engine still.
+
+        At least two: a window layer lets go of what it no longer sees one step after its prefill. On return
+        the client has read every token that was generated.
+        """
+
+        # Woken by every token, not by a clock: a lone request makes hundreds of tokens a second.
+        async with asyncio.timeout(_PATIENCE_S):
+            while not all(r.received_tokens >= received_tokens for r in self.requests):
+                await self._progress.wait()
+                self._progress.clear()
+                self._raise_failures()
+        await self.pause()
+
+    async def pause(self) -> None:
+        """Hold the scheduler still at once; requests keep their blocks, new ones queue.
+
+        On return the client has read every token that was generated.
+        """
+        # clear_cache has to be refused, whatever its help says ("ignored when mode=keep"): in 0.32.0
+        # (v1/engine/core.py, _finish_pause) it resets the prefix cache, which preempts all running requests.
+        answer = await self._client.post("/pause", params={"mode": "keep", "clear_cache": "false"})
+        answer.raise_for_status()
+
+        async def all_read() -> bool:
+            self._raise_failures()
+            generated = (await self.scrape()).total("vllm:generation_tokens_total")
+            return generated - self._generated_before == sum(r.received_tokens for r in self.requests)
+
+        await wait_until(all_read, _PATIENCE_S, "reading what was generated before the pause")
+
+    async def resume(self) -> None:
+        """Let the scheduler go on."""
+        (await self._client.post("/resume")).raise_for_status()
+
+    async def abandon(self) -> None:
+        """Hang up on every request that still runs and leave the engine running and idle."""
+        tasks = [r.task for r in self.requests if r.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.resume()
+
+        async def idle() -> bool:
+            page = await self.scrape()
+            return page.total("vllm:num_requests_running") + page.total("vllm:num_requests_waiting") == 0
+
+        await wait_until(idle, _PATIENCE_S, "the engine at rest")
+
+    async def scrape(self) -> Page:
+        """The engine's own /metrics."""
+        answer = await self._client.get("/metrics")
+        return Page.parse(answer.raise_for_status().text)
+
+    def _raise_failures(self) -> None:
+        for request in self.requests:
+            if request.task is not None and request.task.done():
+                request.task.result()
+
+    async def _stream(self, request: Request, prompt: list[int], max_tokens: int) -> None:
+        body = {
+            "model": self._model_name,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            # A count in every chunk: several tokens may share a chunk, and some have no text.
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        async with self._client.stream("POST", "/v1/completions", json=body) as answer:
+            answer.raise_for_status()
+            async for line in answer.aiter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                chunk = json.loads(line.removeprefix("data: "))
+                if "error" in chunk:
+                    raise RuntimeError(f"the engine refused: {chunk['error']}")
+                request.received_tokens = chunk["usage"]["completion_tokens"]
+                self._progress.set()
+        if request.received_tokens != max_tokens:
+            raise RuntimeError(f"asked for {max_tokens} tokens, got {request.received_tokens}")
+        request.finished = True
+
+
+@asynccontextmanager
+async def load(engine_url: str, model_name: str) -> AsyncIterator[Load]:
+    """Load on an idle engine; afterwards, whatever happened, the engine is running and idle again."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(
+        base_url=engine_url, timeout=_PATIENCE_S, limits=limits, trust_env=False
+    ) as client:
+        one = Load(client, model_name)
+        await one.begin()
+        try:
+            yield one
+        finally:
+            await one.abandon()

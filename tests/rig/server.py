@@ -1,0 +1,98 @@
+"""A server that runs beside the tests: its own process group, its output in a file, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from .page import Page
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A subprocess that serves HTTP on a port of 127.0.0.1, for the length of a `with` block.
+
+    It leads a process group, so that what it starts itself (vLLM's engine and worker processes) goes with it.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, port: int
+    ) -> None:
+        """Remember what to start; nothing runs before the `with` block is entered."""
+        self.url = f"http://127.0.0.1:{port}"
+        self.log_path = log_path
+        # Proxies of the machine have no business between two programs on it.
+        self._http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self.log_path.open("wb") as log:
+            self._popen = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+        if self._popen is None:
+            return
+        for sign, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
+            try:
+                os.killpg(self._popen.pid, sign)
+            except ProcessLookupError:
+                break
+            try:
+                self._popen.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                continue
+        # The leader may be gone and leave children: the group outlives it as long as one of them does.
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen = None
+
+    def answers(self, path: str) -> bool:
+        """Whether it answers that path with success; raises RuntimeError if it has ended."""
+        self.raise_if_dead()
+        try:
+            return self._http.get(path).is_success
+        except httpx.TransportError:
+            return False
+
+    def scrape(self) -> Page:
+        """Its /metrics; raises httpx.HTTPError when they can't be had."""
+        answer = self._http.get("/metrics", headers={"Accept": "text/plain;version=0.0.4"})
+        return Page.parse(answer.raise_for_status().text)
+
+    def log(self) -> str:
+        """All it has written so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def raise_if_dead(self) -> None:
+        """Raise RuntimeError, with the end of the log, if the program has ended."""
+        if self._popen is not None and (status := self._popen.poll()) is not None:
+            end = "\n".join(self.log().splitlines()[-40:])
+            raise RuntimeError(f"{self._command[0]} ended with status {status}:\n{end}")
