@@ -110,9 +110,11 @@ STATE_BYTES_PER_SEQUENCE = _metric(
     "state_bytes_per_sequence",
     Group.COST,
     (),
-    "Recurrent state bytes of one sequence whatever its length, all GPUs of the replica; 0 for attention only.",
+    "Recurrent state bytes of one sequence at any length, all GPUs of the replica; 0 for attention only.",
     "arithmetic",
 )
+# Known together or not at all: all three need the layout.
+TOKEN_COST = (BYTES_PER_TOKEN, DEVICE_BYTES_PER_TOKEN, STATE_BYTES_PER_SEQUENCE)
 SEQUENCE_BYTES = _metric(
     "gauge",
     "sequence_bytes",
@@ -255,7 +257,7 @@ PREEMPTED_REQUESTS_LOWER_BOUND = _metric(
     "preempted_requests_lower_bound",
     Group.PRESSURE,
     (),
-    "1 where preempted_requests_total is a lower bound: some request was hit more often than the buckets tell.",
+    "1 where preempted_requests_total is a lower bound: the buckets do not tell how often a request was hit.",
     "engine",
 )
 REQUESTS = _metric(

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Generic, TypeVar, cast
+from typing import cast
 
-T = TypeVar("T", int, str, bool)
+Value = int | str | bool
 
 
 class Source(StrEnum):
@@ -57,13 +57,13 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[T]):
+class Choice:
     """A resolved fact: the value, who said it, and who said something else."""
 
     name: str
-    value: T | None
+    value: Value | None
     source: Source | None
-    disagrees: tuple[tuple[Source, T], ...] = ()
+    disagrees: tuple[tuple[Source, Value], ...] = ()
 
     @property
     def assumed(self) -> bool:
@@ -71,7 +71,7 @@ class Choice(Generic[T]):
         return self.source is Source.DEFAULT
 
 
-def resolve(name: str, said: Iterable[tuple[Source, T | None]]) -> Choice[T]:
+def resolve(name: str, said: Iterable[tuple[Source, Value | None]]) -> Choice:
     """The first source that speaks wins; different values are listed."""
     spoken = [(source, value) for source, value in said if value is not None]
     if not spoken:
@@ -81,10 +81,8 @@ def resolve(name: str, said: Iterable[tuple[Source, T | None]]) -> Choice[T]:
     return Choice(name, value, source, others)
 
 
-def statements(name: str, facts: Mapping[Source, Facts]) -> list[tuple[Source, int | str | bool | None]]:
+def statements(name: str, facts: Mapping[Source, Facts]) -> list[tuple[Source, Value | None]]:
     """What every source says about ``name``, most trusted first."""
     return [
-        (source, cast("int | str | bool | None", getattr(facts[source], name)))
-        for source in Source
-        if source in facts
+        (source, cast("Value | None", getattr(facts[source], name))) for source in Source if source in facts
     ]

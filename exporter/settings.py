@@ -223,7 +223,7 @@ def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
         cli_prog_name=f"kvcache-exporter {kind.__name__.removesuffix('Settings').lower()}",
         cli_parse_args=list(arguments),
     )
-    return loaded(_cli_settings_source=source)
+    return loaded(_cli_settings_source=source)  # type: ignore[call-arg]  # a pydantic-settings argument
 
 
 def _config_file(arguments: Sequence[str]) -> Path | None:

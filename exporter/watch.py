@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
@@ -28,6 +29,9 @@ REFRESH_S = 300.0
 RETRY_INFO_S = 30.0
 # Larger pages are parsed off the event loop, so that a huge one delays nobody else.
 INLINE_PAGE_CHARS = 512 * 1024
+# The engine's rendering time is the quickest of the last fetches: the slow ones waited
+# for the engine's event loop or for a connection, which costs it nothing.
+FETCH_MEMORY = 5
 
 
 class Watch:
@@ -60,6 +64,7 @@ class TargetWatch:
         self.settings = settings
         self.clock = clock
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
+        self._fetches: deque[float] = deque(maxlen=FETCH_MEMORY)
         self._learned_at: float | None = None
         self._learn_again_s = REFRESH_S
         self._config_key: object = None
@@ -86,6 +91,7 @@ class TargetWatch:
                 max_bytes=self.settings.max_page_bytes,
             )
             state.fetch_seconds = self.clock() - started
+            self._fetches.append(state.fetch_seconds)
             read = state.read
             reading = read(text) if len(text) < INLINE_PAGE_CHARS else await asyncio.to_thread(read, text)
             await self._learn_if_due(client, reading)
@@ -103,8 +109,9 @@ class TargetWatch:
 
     def _interval(self) -> float:
         base = self.settings.poll_interval
-        wanted = (self.state.fetch_seconds or 0.0) / FETCH_SHARE
-        return max(base, min(wanted, MAX_INTERVAL_S))
+        if len(self._fetches) < FETCH_MEMORY:
+            return base
+        return max(base, min(min(self._fetches) / FETCH_SHARE, MAX_INTERVAL_S))
 
     # -- surroundings ---------------------------------------------------------
 

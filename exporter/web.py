@@ -21,6 +21,8 @@ from exporter.settings import host_and_port
 from exporter.target import TargetState
 from exporter.watch import Watch
 
+# ":PORT" listens on IPv6 and, where the system maps it, on IPv4 as well.
+EVERY_ADDRESS = "0.0.0.0"
 # Requests still open when we are told to stop get this long.
 GRACE_S = 1
 
@@ -98,7 +100,7 @@ async def serve(watch: Watch, listen_address: str) -> None:
     host, port = host_and_port(listen_address)
     config = uvicorn.Config(
         app(watch),
-        host=host or None,  # type: ignore[arg-type]  (None: every address, IPv6 too)
+        host=host or EVERY_ADDRESS,
         port=port,
         lifespan="off",
         log_config=None,

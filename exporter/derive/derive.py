@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from exporter import catalogue as c
-from exporter.derive import sglang_pool, vllm_pool
 from exporter.derive.inputs import REPORT_ASSUMED, Inputs, Model, choose
 from exporter.derive.readout import Notebook, Readout
+from exporter.derive.sglang_pool import TokenPool
+from exporter.derive.vllm_pool import BlockPool
 from exporter.engines.sample import EngineSample
 from exporter.facts import Facts, Source
 from exporter.kvmath.known import Reason, Unavailable, known
@@ -32,8 +33,9 @@ def derive(
     info: Mapping[str, str] = {}
     if not sample.whole_server:
         tiers = _tiers(inputs, contexts, out)
-        fill = sglang_pool.derive if sample.software == "sglang" else vllm_pool.derive
-        dtype = fill(sample, inputs, tiers, out)
+        kind = TokenPool if sample.software == "sglang" else BlockPool
+        pool = kind(sample, inputs, tiers, out)
+        pool.derive()
         out.put(c.USAGE_RATIO, sample.usage_ratio)
         out.put(c.RUNNING_SEQUENCES, sample.running_sequences)
         out.put(c.WAITING_SEQUENCES, sample.waiting_sequences)
@@ -42,7 +44,7 @@ def derive(
             out.put(
                 c.CACHED_TOKENS, Unavailable(Reason.NOT_REPORTED, "vLLM does not tell how much is cached")
             )
-        info = _info(sample, inputs, dtype)
+        info = _info(sample, inputs, pool.dtype)
         _contradictions(inputs, out)
     _pressure(sample, out)
     _prefix(sample, inputs, route, prefix_objectives or {}, out)

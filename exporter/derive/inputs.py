@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from exporter.engines.sample import EngineSample
 from exporter.facts import Choice, Facts, Source, resolve, statements
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.model import ModelShape
 
-T = TypeVar("T", int, str, bool)
-
+NO_WEIGHTS = Unavailable(Reason.MODEL_WEIGHTS, "no checkpoint directory")
 NO_CONFIG = Unavailable(Reason.MODEL_CONFIG, "no config.json was looked for")
 # What both engines do when nobody says otherwise.
 DEFAULTS = Facts(
@@ -37,7 +35,7 @@ class Model:
     shape: ModelShape | Unavailable = NO_CONFIG
     source: str = "none"
     location: str = ""
-    weights_bytes: int | Unavailable = Unavailable(Reason.MODEL_WEIGHTS, "no checkpoint directory")
+    weights_bytes: int | Unavailable = NO_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Inputs:
     """Resolved inputs by name; ``choices`` keep source and disagreement for ``explain``."""
 
     model: Model
-    choices: Mapping[str, Choice[int] | Choice[str] | Choice[bool]] = field(default_factory=dict)
+    choices: Mapping[str, Choice] = field(default_factory=dict)
 
     def count(self, name: str, reason: Reason) -> int | Unavailable:
         value = self.choices[name].value
@@ -84,7 +82,7 @@ def choose(sample: EngineSample, facts: Mapping[Source, Facts], model: Model) ->
         Source.CONFIG: config,
         Source.DEFAULT: SGLANG_DEFAULTS if sample.software == "sglang" else DEFAULTS,
     }
-    choices: dict[str, Choice[int] | Choice[str] | Choice[bool]] = {}
+    choices: dict[str, Choice] = {}
     for name in Facts.__dataclass_fields__:
         said = statements(name, everyone)
         at = sum(1 for source, _ in said if source is Source.ENGINE)
@@ -92,7 +90,7 @@ def choose(sample: EngineSample, facts: Mapping[Source, Facts], model: Model) ->
         if name == "max_model_len" and any(v is not None for s, v in said if s is not Source.CONFIG):
             # A config's position limit is a ceiling, no statement about what is served.
             said = [(s, v) for s, v in said if s is not Source.CONFIG]
-        choices[name] = resolve(name, said)  # type: ignore[type-var]
+        choices[name] = resolve(name, said)
     return Inputs(model, choices)
 
 

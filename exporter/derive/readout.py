@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporter import catalogue
 from exporter.catalogue import Metric
 from exporter.derive.inputs import Inputs
 from exporter.engines.sample import EngineSample
-from exporter.kvmath.known import Unavailable, known
+from exporter.kvmath.known import Reason, Unavailable, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,14 @@ class Notebook:
             self.figures.append(Figure(metric, float(value), labels))
         else:
             self.missing.setdefault(metric, value)
+
+    def per_sequence(self, used_tokens: int | Unavailable, running: int | Unavailable) -> None:
+        """Tokens of the average running sequence; none while nothing runs."""
+        if known(used_tokens) and known(running):
+            idle = Unavailable(Reason.IDLE, "no sequence runs")
+            self.put(catalogue.TOKENS_PER_SEQUENCE, used_tokens / running if running else idle)
+        else:
+            self.put(catalogue.TOKENS_PER_SEQUENCE, running if known(used_tokens) else used_tokens)
 
     def show(self, name: str, formula: str, result: object, unit: str = "") -> None:
         """A step of the explanation."""

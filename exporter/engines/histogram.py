@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from exporter.engines.sample import Identity, Reader
 from exporter.kvmath.known import Reason, Unavailable, known
 
@@ -9,11 +11,11 @@ from exporter.kvmath.known import Reason, Unavailable, known
 def preempted_requests(reader: Reader, family: str, identity: Identity) -> tuple[float | Unavailable, bool]:
     """How many requests were preempted at least once, and whether that is exact.
 
-    vLLM 0.32's buckets start at ``le="1"``, so no bucket tells zero from one;
-    the sum does.  With n2..nk the differences of successive buckets and nothing
-    above the last finite bound k, ``n1 = sum - 2*n2 - ... - k*nk`` and the
-    answer is ``n1 + ... + nk``.  With requests above k their share of the sum
-    is unknown, and counting n1 as 0 leaves a lower bound.
+    vLLM 0.32's buckets are 1, 2, 3, 4, 5, 10, 20: none tells zero from one, but
+    the sum does.  With n2..n5 the differences of successive buckets and nothing
+    above 5, ``n1 = sum - 2*n2 - 3*n3 - 4*n4 - 5*n5`` and the answer is
+    ``n1 + ... + n5``.  A request in a wider bucket has at most that bucket's
+    bound of the sum, which leaves a lower bound for n1, and so for the answer.
     """
     total = reader.value(f"{family}_sum", identity)
     count = reader.value(f"{family}_count", identity)
@@ -26,12 +28,16 @@ def preempted_requests(reader: Reader, family: str, identity: Identity) -> tuple
     if not (known(total) and known(count)) or not buckets:
         return Unavailable(Reason.NOT_REPORTED, f"{family} is not on the page"), True
     bounds = sorted(bound for bound in buckets if bound < float("inf"))
-    if bounds != [float(n) for n in range(1, len(bounds) + 1)]:
-        return Unavailable(Reason.OUT_OF_RANGE, f"{family} has bounds other than 1, 2, 3, ..."), True
-    several = {n: buckets[float(n)] - buckets[float(n - 1)] for n in range(2, len(bounds) + 1)}
-    above = count - buckets[bounds[-1]]
-    once = total - sum(n * many for n, many in several.items())
-    if min([above, *several.values()], default=0.0) < 0 or (above == 0 and once < 0):
+    if not bounds or bounds[0] != 1.0:
+        return Unavailable(Reason.OUT_OF_RANGE, f"{family} does not start with a bucket of 1"), True
+    # (upper bound, requests) of every bucket above 1; the last one is open.
+    above = [(hi, buckets[hi] - buckets[lo]) for lo, hi in pairwise(bounds)]
+    above.append((float("inf"), count - buckets[bounds[-1]]))
+    if any(many < 0 for _, many in above):
+        return Unavailable(Reason.OUT_OF_RANGE, f"{family} has buckets that shrink"), True
+    occupied = [(hi, many) for hi, many in above if many > 0]
+    exact = all(hi - 1 in buckets for hi, _ in occupied)  # nothing between this bound and the one before
+    once = total - sum(hi * many for hi, many in occupied)
+    if exact and once < 0:
         return Unavailable(Reason.OUT_OF_RANGE, f"{family} does not add up"), True
-    more = sum(several.values()) + above
-    return (more + once, True) if above == 0 else (more, False)
+    return max(0.0, once) + sum(many for _, many in occupied), exact

@@ -74,13 +74,17 @@ def read(page: Page, version: tuple[int, ...] | None = None) -> tuple[EngineSamp
     ``version``: the release, where an info endpoint told it; else the page's
     families give a lower bound.
     """
-    rank_labels = _rank_counts(page)
+    gpus = _gpus(page)
     page = _lowest_ranks(page)
     naming = frozenset(SCHEDULER if any(page.get(name) for name in SCHEDULER) else TOKENIZER)
     reader = Reader(page, _identify, naming)
     release = version or max((v for name, v in FIRST_SEEN.items() if page.get(name)), default=None)
     ranks = tuple(
-        replace(_one(reader, identity, release), **rank_labels.get(identity.engine, {}))
+        replace(
+            _one(reader, identity, release),
+            tensor_ranks=gpus.get(identity.engine, (None, None))[0],
+            pipeline_ranks=gpus.get(identity.engine, (None, None))[1],
+        )
         for identity in reader.identities
     )
     if len(reader.identities) < 2:
@@ -120,8 +124,8 @@ def _lowest_ranks(page: Page) -> Page:
     return replace(page, families=families)
 
 
-def _rank_counts(page: Page) -> dict[str | None, dict[str, int]]:
-    """GPUs per data-parallel rank as the page shows them, where more than one.
+def _gpus(page: Page) -> dict[str | None, tuple[int | None, int | None]]:
+    """(tensor, pipeline) ranks of each data-parallel rank as the page shows them.
 
     Constants come from every tensor rank (0.5.23); a single one proves nothing,
     older releases speak for rank 0 only.
@@ -132,11 +136,7 @@ def _rank_counts(page: Page) -> dict[str | None, dict[str, int]]:
         tensor.add(sample.labels.get("tp_rank", "0"))
         pipeline.add(sample.labels.get("pp_rank", "0"))
     return {
-        engine: {
-            name: len(ranks)
-            for name, ranks in (("tensor_ranks", tensor), ("pipeline_ranks", pipeline))
-            if len(ranks) > 1
-        }
+        engine: (len(tensor) if len(tensor) > 1 else None, len(pipeline) if len(pipeline) > 1 else None)
         for engine, (tensor, pipeline) in seen.items()
     }
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
+
+from typing_extensions import TypeIs
 
 T = TypeVar("T")
 
@@ -53,10 +55,7 @@ class Unavailable:
     reason: Reason
     detail: str = ""
 
-    def __bool__(self) -> bool:
-        return False
 
-
-def known(value: T | Unavailable) -> TypeGuard[T]:
+def known(value: T | Unavailable) -> TypeIs[T]:
     """True where ``value`` is a value, narrowing its type."""
     return not isinstance(value, Unavailable)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from exporter.kvmath.known import Reason, Unavailable
-from exporter.kvmath.layers import Kind, LayerCache
+from exporter.kvmath.layers import LayerCache
 
 if TYPE_CHECKING:
     from exporter.kvmath.model import ModelShape
@@ -26,7 +26,7 @@ class Parallelism:
         return self.tensor * self.pipeline
 
 
-def unsupported(shape: ModelShape, parallelism: Parallelism) -> Unavailable | None:
+def split_problem(shape: ModelShape, parallelism: Parallelism) -> Unavailable | None:
     """Why this split cannot be laid out, or None.  Checks both engines need before any layout."""
     if not shape.layers:
         return Unavailable(Reason.ATTENTION_FREE, f"{shape.model_type}: no layer keeps a KV cache")
@@ -63,9 +63,9 @@ def kv_heads_per_rank(kv_heads: int, tensor: int) -> int | Unavailable:
 def rank_elements_per_token(layer: LayerCache, tensor: int) -> int | Unavailable:
     """Elements one token takes in ``layer`` on one tensor-parallel rank.
 
-    An MLA latent belongs to all heads at once: every rank keeps a whole copy.
+    An MLA latent counts as one head, so every rank keeps a whole copy.
     """
-    heads = 1 if layer.kind is Kind.MLA else kv_heads_per_rank(layer.kv_heads, tensor)
+    heads = kv_heads_per_rank(layer.kv_heads, tensor)
     return heads if isinstance(heads, Unavailable) else layer.elements_per_token(heads)
 
 

@@ -19,7 +19,7 @@ from exporter.kvmath.parallel import (
     Parallelism,
     rank_elements_per_token,
     sglang_pipeline_stages,
-    unsupported,
+    split_problem,
 )
 
 # is_hybrid_swa_model() in configs/model_config.py, as far as the families read here go.
@@ -92,7 +92,8 @@ def token_pools(
     for decode context parallelism, UNSUPPORTED_ATTENTION for models SGLang stores
     in another way than their config says.
     """
-    if problem := unsupported(shape, parallelism):
+    # "is not None": an Unavailable counts as false.
+    if (problem := split_problem(shape, parallelism)) is not None:
         return problem
     if page_tokens < 1:
         return Unavailable(Reason.BLOCK_SIZE, "page size below 1 token")

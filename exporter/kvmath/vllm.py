@@ -16,7 +16,7 @@ from exporter.kvmath.dtypes import element_bytes
 from exporter.kvmath.known import Reason, Unavailable
 from exporter.kvmath.layers import Kind
 from exporter.kvmath.model import ModelShape
-from exporter.kvmath.parallel import Parallelism, pipeline_stages, rank_elements_per_token, unsupported
+from exporter.kvmath.parallel import Parallelism, pipeline_stages, rank_elements_per_token, split_problem
 
 # The attention layers of vLLM 0.32.0 models/falcon.py are built without the cache settings and
 # stay at the model's dtype whatever --kv-cache-dtype says.
@@ -147,7 +147,8 @@ def block_layout(
     for decode context parallelism, UNSUPPORTED_ATTENTION for layers of different
     page sizes.
     """
-    if problem := unsupported(shape, parallelism):
+    # "is not None": an Unavailable counts as false.
+    if (problem := split_problem(shape, parallelism)) is not None:
         return problem
     if block_tokens < 1:
         return Unavailable(Reason.BLOCK_SIZE, "block size below 1 token")

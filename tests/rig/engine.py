@@ -53,8 +53,14 @@ class Engine(Server):
             "--kv-cache-memory-bytes", str(kv_cache_bytes),
             *flags,
         ]  # fmt: skip
+        # The tests' own python and whatever this machine tells its other engines must not leak in.
+        inherited = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("PYTHON", "VIRTUAL_ENV", "VLLM_", "KVCACHE_"))
+        }
         environment = {
-            **os.environ,
+            **inherited,
             "VLLM_SERVER_DEV_MODE": "1" if developer_mode else "0",
             # Fewer processes and threads: several cores are not to be had where this runs.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -66,14 +72,10 @@ class Engine(Server):
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         }
-        # The tests' own environment must not leak into the engine's.
-        for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
-            environment.pop(name, None)
         super().__init__(command, environment, log_path, port)
 
     def wait_ready(self) -> None:
         """Return when /health answers; raises TimeoutError, or RuntimeError if the engine died."""
-
         wait_for(lambda: self.answers("/health"), _READY_S, f"vLLM serving {self.model_name}")
 
     def capacity_line(self) -> CapacityLine:

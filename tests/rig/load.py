@@ -164,9 +164,11 @@ class Load:
 @asynccontextmanager
 async def load(engine_url: str, model_name: str) -> AsyncIterator[Load]:
     """Load on an idle engine; afterwards, whatever happened, the engine is running and idle again."""
-    limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(
-        base_url=engine_url, timeout=_PATIENCE_S, limits=limits, trust_env=False
+        base_url=engine_url,
+        timeout=_PATIENCE_S,
+        limits=httpx.Limits(max_connections=None),  # one per request, all at once
+        trust_env=False,
     ) as client:
         one = Load(client, model_name)
         await one.begin()

@@ -60,18 +60,12 @@ class Server:
         self._http.close()
         if self._popen is None:
             return
-        for sign, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
-            try:
+        # Both signs in any case: the group outlives its leader as long as one child of it does.
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, sign)
-            except ProcessLookupError:
-                break
-            try:
-                self._popen.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                continue
-        # The leader may be gone and leave children: the group outlives it as long as one of them does.
-        with suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._popen.wait(20)
         self._popen = None
 
     def answers(self, path: str) -> bool:

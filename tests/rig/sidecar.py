@@ -12,6 +12,7 @@ from .server import Server, free_port
 from .waiting import wait_for
 
 _START_S = 30.0
+_POLL_INTERVAL_S = 0.2
 # Polls stretch with the time the engine takes to render its page, but never beyond 15 s.
 _FRESH_S = 45.0
 
@@ -26,7 +27,7 @@ class Sidecar(Server):
             str(Path(sys.executable).with_name("kvcache-exporter")), "serve",
             "--target", target,
             "--listen-address", f"127.0.0.1:{port}",
-            "--poll-interval", "0.2",
+            "--poll-interval", str(_POLL_INTERVAL_S),
             *flags,
         ]  # fmt: skip
         # Settings may come from the environment: only those of the command line are wanted here.
@@ -35,7 +36,6 @@ class Sidecar(Server):
 
     def wait_listening(self) -> None:
         """Return when it answers, engine or no engine."""
-
         wait_for(lambda: self.answers("/-/healthy"), _START_S, "the sidecar listening")
 
     def wait_up(self) -> None:
@@ -57,7 +57,8 @@ class Sidecar(Server):
         return self.scrape()
 
     def _wait_for_poll(self, after: float) -> None:
-        wait_for(lambda: self._last_success() > after, _FRESH_S, "a new poll")
+        # The timestamp may be worked out from an age and then differ a little from scrape to scrape.
+        wait_for(lambda: self._last_success() > after + _POLL_INTERVAL_S / 2, _FRESH_S, "a new poll")
 
     def _last_success(self) -> float:
         self.raise_if_dead()

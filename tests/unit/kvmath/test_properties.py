@@ -1,6 +1,6 @@
 """What must hold for any sizes, not only for the ones recorded."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.kvmath.capacity import blocks_in, max_model_len_from, pool_bytes, used_blocks
@@ -40,6 +40,7 @@ def laid_out(shape: ModelShape, dtype: str = "bfloat16", tensor: int = 1, pipeli
     return layout
 
 
+@settings(deadline=None)
 @given(window=WINDOWS, block=BLOCKS, tokens=LENGTHS)
 def test_peak_is_the_most_ever_held(window: int, block: int, tokens: int) -> None:
     """Brute force over every length up to this one: the formula is the maximum, not a bound above it."""
@@ -47,6 +48,7 @@ def test_peak_is_the_most_ever_held(window: int, block: int, tokens: int) -> Non
     assert windowed.peak_blocks(tokens) == max(windowed.resident_blocks(n) for n in range(1, tokens + 1))
 
 
+@settings(deadline=None)
 @given(windows=st.lists(WINDOWS, min_size=1, max_size=3), block=BLOCKS, tokens=LENGTHS)
 def test_groups_peak_together(windows: list[int], block: int, tokens: int) -> None:
     """The sum of the groups' peaks is held at some length: nobody is charged for two moments at once."""
@@ -55,12 +57,14 @@ def test_groups_peak_together(windows: list[int], block: int, tokens: int) -> No
     assert layout.peak_blocks(tokens) == max(layout.resident_blocks(n) for n in range(1, tokens + 1))
 
 
+@settings(deadline=None)
 @given(window=WINDOWS, block=BLOCKS, tokens=LENGTHS, more=st.integers(0, 500))
 def test_peak_never_falls(window: int, block: int, tokens: int, more: int) -> None:
     """A longer context never needs less room."""
     assert group(window, block).peak_blocks(tokens + more) >= group(window, block).peak_blocks(tokens)
 
 
+@settings(deadline=None)
 @given(window=WINDOWS, block=BLOCKS, tokens=LENGTHS, batched=st.integers(1, 9000))
 def test_admission_covers_the_peak(window: int, block: int, tokens: int, batched: int) -> None:
     """What is reserved to admit a sequence is never less than what it holds later."""
@@ -68,6 +72,7 @@ def test_admission_covers_the_peak(window: int, block: int, tokens: int, batched
         assert any_group.admission_blocks(tokens, batched) >= any_group.peak_blocks(tokens)
 
 
+@settings(deadline=None)
 @given(block=BLOCKS, tokens=LENGTHS, beyond=st.integers(0, 5000))
 def test_a_window_beyond_the_length_is_full_attention(block: int, tokens: int, beyond: int) -> None:
     """Phi-3's window of 262,144 exceeds its context: nothing is ever given back."""
@@ -76,6 +81,7 @@ def test_a_window_beyond_the_length_is_full_attention(block: int, tokens: int, b
     assert windowed.peak_blocks(tokens) == full.peak_blocks(tokens)
 
 
+@settings(deadline=None)
 @given(shape=shapes(), tensor=st.sampled_from([1, 2, 4, 8]))
 def test_a_rank_never_holds_less_than_its_share(shape: ModelShape, tensor: int) -> None:
     """Splitting over n ranks divides at best by n; copies only add."""
@@ -85,6 +91,7 @@ def test_a_rank_never_holds_less_than_its_share(shape: ModelShape, tensor: int) 
     assert split.replica_block_bytes == split.block_bytes * tensor
 
 
+@settings(deadline=None)
 @given(shape=shapes())
 def test_fp8_takes_half(shape: ModelShape) -> None:
     """One byte per element instead of two, with no scales in the pages."""
@@ -93,6 +100,7 @@ def test_fp8_takes_half(shape: ModelShape) -> None:
     assert narrow.bytes_per_token * 2 == wide.bytes_per_token
 
 
+@settings(deadline=None)
 @given(shape=shapes(), stages=st.integers(1, 8))
 def test_pipeline_stages_lose_nothing(shape: ModelShape, stages: int) -> None:
     """Marginal bytes of the replica do not depend on the split; one GPU holds at least its share."""
@@ -104,6 +112,7 @@ def test_pipeline_stages_lose_nothing(shape: ModelShape, stages: int) -> None:
     assert split.groups == one.groups
 
 
+@settings(deadline=None)
 @given(shape=shapes(), tensor=st.sampled_from([1, 2, 8]), stages=st.integers(1, 8))
 def test_without_windows_the_engines_agree(shape: ModelShape, tensor: int, stages: int) -> None:
     """One group and one pool: a vLLM block of B tokens is B SGLang slots, whatever the stages.
@@ -118,6 +127,7 @@ def test_without_windows_the_engines_agree(shape: ModelShape, tensor: int, stage
         assert layout.replica_block_bytes == 16 * pools.replica_full_token_bytes
 
 
+@settings(deadline=None)
 @given(layers=st.integers(1, 200), stages=st.integers(1, 16))
 def test_stages_cover_every_layer_once(layers: int, stages: int) -> None:
     """Neither engine drops a layer or gives one to two stages, and shares differ by one at most."""
@@ -127,6 +137,7 @@ def test_stages_cover_every_layer_once(layers: int, stages: int) -> None:
         assert max(map(len, split)) - min(map(len, split)) <= 1
 
 
+@settings(deadline=None)
 @given(blocks=st.integers(1, 10**7), data=st.data())
 def test_used_blocks_undo_the_engines_division(blocks: int, data: st.DataObject) -> None:
     """usage = used / usable in binary floating point; rounding gives the integer back."""
@@ -134,6 +145,7 @@ def test_used_blocks_undo_the_engines_division(blocks: int, data: st.DataObject)
     assert used_blocks(used / blocks, blocks) == used
 
 
+@settings(deadline=None)
 @given(blocks=st.integers(1, 10**6), per_block=st.integers(1, 10**8), spare=st.integers(0, 10**8))
 def test_blocks_in_never_promises_too_many(blocks: int, per_block: int, spare: int) -> None:
     """floor: the blocks fit, and one more would not."""
@@ -142,6 +154,7 @@ def test_blocks_in_never_promises_too_many(blocks: int, per_block: int, spare: i
     assert pool_bytes(fitting, per_block) <= pool < pool_bytes(fitting + 1, per_block)
 
 
+@settings(deadline=None)
 @given(length=st.integers(1, 10**7), blocks=st.integers(1, 10**6), block=st.sampled_from([16, 32, 64]))
 def test_max_model_len_comes_back(length: int, blocks: int, block: int) -> None:
     """From the two labels the engine derives from it: the length itself or nothing, never another one."""

@@ -11,7 +11,7 @@ from exporter.kvmath.dtypes import resolve_cache_dtype
 from exporter.kvmath.model import ModelShape, read_model
 from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, sequence_tokens, token_pools
-from exporter.kvmath.vllm import BlockLayout, CacheGroup, block_layout
+from exporter.kvmath.vllm import BlockLayout, block_layout
 
 DATA = Path(__file__).parents[2] / "data" / "kv"
 VLLM: dict[str, Any] = json.loads((DATA / "recorded_vllm.json").read_text())
@@ -27,8 +27,7 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
 def vllm_layout(name: str) -> BlockLayout:
     run = VLLM[name]
     labels = run["cache_config_info"]
-    # mistral_sw: the engine printed block_size="None" for a model without full attention; its blocks are 32.
-    block = 32 if labels["block_size"] == "None" else int(labels["block_size"])
+    block = int(labels["block_size"])
     shape = shape_of(run["config"])
     dtype = resolve_cache_dtype(labels["cache_dtype"], "auto", shape)
     assert isinstance(dtype, str)
@@ -87,8 +86,10 @@ def test_admission_counts_the_batch_in_flight() -> None:
     """Window 256, blocks of 32: 2,303 tokens in flight are 72 blocks, plus one for misalignment."""
     window = next(group for group in vllm_layout("gemma2").groups if group.window_tokens)
     assert window.admission_blocks(4096, 2048) == 73
+    assert window.admission_blocks(4096, 2049) == 73  # 255 + 2,049 = 2,304 = 72 whole blocks
+    assert window.admission_blocks(4096, 2050) == 74
     assert window.admission_blocks(100, 2048) == 5
-    assert CacheGroup.admission_blocks(window, 4096, 4096) == 129  # capped by the length: 4096 / 32 + 1
+    assert window.admission_blocks(4096, 4096) == 129  # capped by the length: 4096 / 32 + 1
 
 
 @pytest.mark.parametrize("name", sorted(SGLANG))

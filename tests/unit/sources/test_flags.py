@@ -181,6 +181,7 @@ def test_last_one_wins() -> None:
         ("vllm serve --seed 1 M", None),  # M might belong to an option not known here
         ("vllm serve --unknown M", None),
         ("vllm serve --model M", "M"),
+        ("sglang serve --port 30001 M", None),  # SGLang takes it only as the first word
     ],
 )
 def test_model_behind_options(line: str, model: str | None) -> None:

@@ -1,0 +1,119 @@
+"""How the engine lays this model's cache out, or why we can't tell."""
+
+from __future__ import annotations
+
+from exporter.derive.inputs import Inputs
+from exporter.engines.detect import parse_version
+from exporter.engines.sample import EngineSample
+from exporter.kvmath import capacity
+from exporter.kvmath.dtypes import resolve_cache_dtype
+from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.parallel import Parallelism
+from exporter.kvmath.sglang import TokenPools, token_pools
+from exporter.kvmath.vllm import BlockLayout, block_layout
+
+# Releases before this one laid out window mixes differently (hybrid manager off by default).
+HYBRID_LAYOUT_SINCE = (0, 10, 2)
+# The what-if figures: the two cache dtypes people choose between.
+WHATIF_DTYPES = ("bfloat16", "fp8")
+
+
+def parallelism(inputs: Inputs) -> Parallelism:
+    """GPUs of one replica; unknown degrees count as 1 (reported as assumed)."""
+
+    def degree(name: str) -> int:
+        value = inputs.choices[name].value
+        return value if isinstance(value, int) and value > 0 else 1
+
+    return Parallelism(
+        degree("tensor_parallel_size"),
+        degree("pipeline_parallel_size"),
+        degree("decode_context_parallel_size"),
+    )
+
+
+def cache_dtype(inputs: Inputs) -> str | Unavailable:
+    """The cache dtype in force; without a config, as the engine was told."""
+    asked = inputs.text("kv_cache_dtype")
+    shape = inputs.model.shape
+    return resolve_cache_dtype(asked, inputs.text("dtype"), shape) if known(shape) else asked
+
+
+def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -> BlockLayout | Unavailable:
+    """vLLM's layout with a cache of ``dtype``."""
+    shape, block_tokens = inputs.model.shape, inputs.count("block_size", Reason.BLOCK_SIZE)
+    if not known(shape):
+        return shape
+    if not known(dtype):
+        return dtype
+    if inputs.flag("speculative"):
+        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers take part of each block")
+    if not known(block_tokens):
+        return block_tokens
+    hybrid = inputs.flag("hybrid_kv_cache_manager") is not False
+    layout = block_layout(shape, dtype, block_tokens, parallelism(inputs), hybrid_manager=hybrid)
+    if known(layout) and len(layout.groups) > 1 and not known(sample.capacity_tokens):
+        # The size label exists since about 0.30; without it only the release tells the layout.
+        release = parse_version(inputs.text("version"))
+        if release is None or release < HYBRID_LAYOUT_SINCE:
+            return Unavailable(Reason.ENGINE_VERSION, "the layout of window mixes depends on the release")
+    return layout
+
+
+def pools_plan(inputs: Inputs, dtype: str | Unavailable) -> TokenPools | Unavailable:
+    """SGLang's pools with a cache of ``dtype``."""
+    shape, page = inputs.model.shape, inputs.count("block_size", Reason.BLOCK_SIZE)
+    if not known(shape):
+        return shape
+    if not known(dtype):
+        return dtype
+    if inputs.flag("speculative"):
+        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers share the pool")
+    return token_pools(shape, dtype, page, parallelism(inputs)) if known(page) else page
+
+
+def budget_check(sample: EngineSample, layout: BlockLayout) -> float | Unavailable:
+    """Our block bytes over vLLM's, whose block count is floor(budget / block bytes);
+    1.0 where ours gives exactly that count."""
+    budget, blocks = sample.device_pool_bytes, sample.num_blocks
+    if not known(budget):
+        return budget
+    if not known(blocks):
+        return blocks
+    if capacity.blocks_in(budget, layout.block_bytes) == blocks:
+        return 1.0
+    return layout.block_bytes * blocks / budget
+
+
+def doubted(sample: EngineSample, inputs: Inputs, layout: BlockLayout) -> Unavailable | None:
+    """The engine's byte budget against our block, where an input was assumed.
+
+    With every input told by someone a mismatch is published as a ratio; with an
+    assumed one the assumption is the likelier culprit, and no bytes are.
+    """
+    check = budget_check(sample, layout)
+    assumed = [n for n in ("tensor_parallel_size", "pipeline_parallel_size") if inputs.choices[n].assumed]
+    if not known(check) or check == 1.0 or not assumed:
+        return None
+    reason = Reason.TENSOR_PARALLEL_SIZE if check > 1 else Reason.CONTRADICTION
+    return Unavailable(
+        reason, f"{' and '.join(assumed)} assumed as 1, but the engine's block is {1 / check:.4g} of ours"
+    )
+
+
+def admission_blocks(inputs: Inputs, layout: BlockLayout) -> int | Unavailable:
+    """Blocks that vLLM reserves for one request of ``max_model_len``."""
+    max_model_len = inputs.count("max_model_len", Reason.MAX_MODEL_LEN)
+    if not known(max_model_len):
+        return max_model_len
+    if layout.single_full_group:
+        return layout.peak_blocks(max_model_len)
+    batched = inputs.count("max_num_batched_tokens", Reason.MAX_NUM_BATCHED_TOKENS)
+    if not known(batched):
+        return batched
+    # Windows free blocks a step late, and overlapped scheduling has two steps in
+    # flight (0.32.0 config/vllm.py max_in_flight_tokens).
+    overlapped = inputs.flag("async_scheduling")
+    if overlapped is None or parallelism(inputs).pipeline > 1:
+        return Unavailable(Reason.MAX_NUM_BATCHED_TOKENS, "tokens in flight are not known")
+    return layout.admission_blocks(max_model_len, batched * (2 if overlapped else 1))
