@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
+from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.engines.info import ENDPOINTS, parse_document, read_documents
 from exporter.facts import Facts
@@ -60,7 +60,7 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
             break
     parts = urlsplit(settings.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    flags = await asyncio.to_thread(find_engine, parts.hostname or "", port)
+    flags = await in_thread(lambda: find_engine(parts.hostname or "", port))
     return Learned(
         engine=read_documents(documents, software),
         command_line=command_line_facts(flags) if flags else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
@@ -12,7 +13,7 @@ from prometheus_client.registry import CollectorRegistry
 from exporter import explain
 from exporter.collect import EngineCollector
 from exporter.engines.info import parse_document, read_documents
-from exporter.fetch import FetchError
+from exporter.fetch import Failure, FetchError, client_for
 from exporter.kvmath.known import Unavailable
 from exporter.lookup import load_model
 from exporter.settings import ExplainSettings, ServeSettings, TargetSettings
@@ -35,11 +36,11 @@ def explain_once(settings: ExplainSettings) -> int:
         registry = CollectorRegistry()
         registry.register(EngineCollector(lambda: [state], lambda: state.last_success or 0.0))
         sys.stdout.write(generate_latest(registry).decode())
-    return 0 if state.up else 1
+    # A page that is no engine's is explained, too; a page that could not be read is not.
+    return 0 if state.up or state.last_attempt_failed is Failure.NO_ENGINE_FAMILIES else 1
 
 
 async def _from_engine(settings: ExplainSettings) -> TargetState:
-    from exporter.fetch import client_for  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
 
     assert settings.target is not None  # noqa: S101
@@ -48,7 +49,7 @@ async def _from_engine(settings: ExplainSettings) -> TargetState:
     )
     watch = Watch(ServeSettings(target=[settings.target], **common))
     watcher = watch.watchers[0]
-    async with client_for("") as client:
+    async with client_for(urlsplit(settings.target.url).hostname or "") as client:
         await watcher.poll(client)
         await watcher.settled()
     return watcher.state

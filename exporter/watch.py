@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Source
 from exporter.fetch import Failure, FetchError, client_for, get_text
@@ -143,13 +144,14 @@ class TargetWatch:
             self._config_task.cancel()
 
         async def look() -> None:
-            model = await asyncio.to_thread(
-                load_model,
-                explicit,
-                reported,
-                allow_hub=self.settings.hub,
-                working_directory=learned.working_directory,
-                hub_cache=learned.hub_cache,
+            model = await in_thread(
+                lambda: load_model(
+                    explicit,
+                    reported,
+                    allow_hub=self.settings.hub,
+                    working_directory=learned.working_directory,
+                    hub_cache=learned.hub_cache,
+                )
             )
             if key == self._config_key:
                 self.state.model = model
