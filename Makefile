@@ -86,7 +86,7 @@ golden: $(DEV) ## write the expected pages anew; read the diff before committing
 
 .PHONY: docs
 docs: $(RUN) ## write the generated parts of the README anew
-	@$(BIN)/python -m exporter.catalogue --readme README.md
+	@$(BIN)/python -m exporter.docs README.md
 
 .PHONY: clean
 clean: ## remove the environment, caches and builds; .cache (engines) stays, it took long to build

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -33,9 +34,9 @@ async def in_thread(work: Callable[[], T]) -> T:
         error: BaseException | None = None
         try:
             result = work()
-        except Exception as raised:  # noqa: BLE001  (handed to the awaiting task)
+        except Exception as raised:
             error = raised
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop ended while we worked
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="kvcache-lookup", daemon=True).start()

@@ -133,8 +133,10 @@ class _Settings(Overrides, BaseSettings):
     hub: bool = Field(
         default=True, description="look the model's config.json up on the hub if it is nowhere local"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    log_format: Literal["console", "json"] = Field(default="console", description="console or json")
 
     @classmethod
     def settings_customise_sources(
@@ -183,7 +185,9 @@ class ExplainSettings(_Settings):
     metrics: Path | None = Field(default=None, description="a saved /metrics page")
     previous: Path | None = Field(default=None, description="an earlier page of the same engine")
     engine_info: list[Path] = Field(default_factory=list, description="saved info endpoint answers (JSON)")
-    output: Literal["text", "json", "prom"] = "text"
+    output: Literal["text", "json", "prom"] = Field(
+        default="text", description="text, json, or prom: what /metrics would say"
+    )
 
 
 class DemoSettings(_Settings):

@@ -133,7 +133,19 @@ def test_prefix_hits_are_whole_blocks(stand: Stand) -> None:
     assert queries - before[0] == 2 * 170 + 2 * 160
     assert hits - before[1] == 5 * 32 + 4 * 32  # 170 = 5 x 32 + 10; 160 - 1 = 4 x 32 + 31
     assert hits == stand.engine.scrape().total("vllm:prompt_tokens_cached_total")
-    assert page.value("kvcache_prefix_matchable_tokens") == 32
+
+
+@every_model
+def test_a_matchable_prefix_is_named_only_where_prefixes_are_cached(stand: Stand) -> None:
+    """0.32.0 turns prefix caching off for MLA on a CPU: no prefix can match, which is not "one block"."""
+    page = stand.sidecar.scrape_fresh()
+
+    if stand.model.caches_prefixes:
+        assert page.value("kvcache_prefix_matchable_tokens") == stand.model.block_size
+    else:
+        assert page.all("kvcache_prefix_matchable_tokens") == []
+        why = page.one("kvcache_exporter_unavailable", signal="kvcache_prefix_matchable_tokens").labels
+        assert why["reason"] == "prefix_caching_off"
 
 
 @every_model

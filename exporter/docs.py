@@ -1,0 +1,64 @@
+"""The generated parts of the documentation: ``python -m exporter.docs README.md``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from exporter.catalogue import CATALOGUE, RANK, Group
+from exporter.settings import ExplainSettings, ServeSettings
+
+
+def metric_table() -> str:
+    """Every exported series in Markdown, by group."""
+    lines: list[str] = []
+    for group in Group:
+        lines += [
+            f"**{group}**",
+            "",
+            "| series | type | own labels | from | meaning |",
+            "|---|---|---|---|---|",
+        ]
+        for m in CATALOGUE:
+            if m.group is group:
+                extra = ", ".join(f"`{label}`" for label in m.labels if label not in RANK)
+                lines.append(f"| `{m.name}` | {m.kind} | {extra} | {m.source} | {m.help} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def settings_table() -> str:
+    """Flags of ``serve`` and ``explain`` in Markdown; environment and file keys follow from them."""
+    lines = ["| flag | commands | default | meaning |", "|---|---|---|---|"]
+    serve, explain = ServeSettings.model_fields, ExplainSettings.model_fields
+    for name in {**serve, **explain}:
+        field = serve.get(name) or explain[name]
+        commands = [word for word, fields in (("serve", serve), ("explain", explain)) if name in fields]
+        flag = name.removesuffix("_path").replace("_", "-")
+        default = field.get_default(call_default_factory=True, validated_data={})
+        if name == "target":
+            default = default[0].url
+        if isinstance(default, list):
+            default = " ".join(map(str, default))
+        shown = "" if default in (None, "") else f"`{default}`"
+        lines.append(f"| `--{flag}` | {', '.join(commands)} | {shown} | {field.description or ''} |")
+    return "\n".join([*lines, ""])
+
+
+SECTIONS = {"metrics": metric_table, "settings": settings_table}
+
+
+def with_tables(text: str) -> str:
+    """``text`` with what stands between the marks of each section made anew."""
+    for name, table in SECTIONS.items():
+        begin, end = f"<!-- {name}: generated -->\n", f"<!-- {name}: end -->"
+        head, found, rest = text.partition(begin)
+        if found:
+            _, _, tail = rest.partition(end)
+            text = f"{head}{begin}\n{table()}{end}{tail}"
+    return text
+
+
+if __name__ == "__main__":
+    for file in map(Path, sys.argv[1:]):
+        file.write_text(with_tables(file.read_text()))
