@@ -4,6 +4,25 @@ The only place that knows our metric names; the README's table is generated
 from it (:mod:`exporter.docs`).  The order of import is the order of the table.
 """
 
+from exporter.catalogue.engine import (
+    BYTES_PER_TOKEN,
+    CACHED_TOKENS,
+    CAPACITY_BLOCKS,
+    CAPACITY_BYTES,
+    CAPACITY_TOKENS,
+    DEVICE_BYTES_PER_TOKEN,
+    ENGINE_INFO,
+    ENGINE_UP,
+    MODEL_WEIGHTS_BYTES,
+    SAMPLED_USAGE_RATIO,
+    SEQUENCE_BYTES,
+    STATE_BYTES_PER_SEQUENCE,
+    TOKEN_COST,
+    USAGE_RATIO,
+    USED_BLOCKS,
+    USED_BYTES,
+    USED_TOKENS,
+)
 from exporter.catalogue.load import (
     ARITHMETIC_RATIO,
     EVICTED_TOKENS,
@@ -38,25 +57,6 @@ from exporter.catalogue.ourselves import (
     LAST_SUCCESS,
     POLL_INTERVAL,
     READOUT_AGE,
-)
-from exporter.catalogue.pool import (
-    BYTES_PER_TOKEN,
-    CACHED_TOKENS,
-    CAPACITY_BLOCKS,
-    CAPACITY_BYTES,
-    CAPACITY_TOKENS,
-    DEVICE_BYTES_PER_TOKEN,
-    ENGINE_INFO,
-    ENGINE_UP,
-    MODEL_WEIGHTS_BYTES,
-    SAMPLED_USAGE_RATIO,
-    SEQUENCE_BYTES,
-    STATE_BYTES_PER_SEQUENCE,
-    TOKEN_COST,
-    USAGE_RATIO,
-    USED_BLOCKS,
-    USED_BYTES,
-    USED_TOKENS,
 )
 
 __all__ = [
