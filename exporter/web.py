@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import signal
 from collections.abc import Sequence
 
-import uvicorn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -17,14 +17,10 @@ from starlette.routing import Route
 
 from exporter import __version__, explain
 from exporter.collect import registry
+from exporter.server import guest
 from exporter.settings import host_and_port
 from exporter.target import TargetState
 from exporter.watch import Watch
-
-# ":PORT" listens on IPv6 and, where the system maps it, on IPv4 as well.
-EVERY_ADDRESS = "0.0.0.0"
-# Requests still open when we are told to stop get this long.
-GRACE_S = 1
 
 
 def app(watch: Watch) -> Starlette:
@@ -97,26 +93,25 @@ def _page(states: Sequence[TargetState]) -> str:
 
 async def serve(watch: Watch, listen_address: str) -> None:
     """Watch and serve until SIGTERM or SIGINT.  Raises OSError where the address is taken."""
-    host, port = host_and_port(listen_address)
-    config = uvicorn.Config(
-        app(watch),
-        host=host or EVERY_ADDRESS,
-        port=port,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=GRACE_S,
-    )
-    server = uvicorn.Server(config)
+    # "" as host is every address, IPv4 and IPv6.
+    server = guest(app(watch), *host_and_port(listen_address))
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
     polling = asyncio.create_task(watch.run(), name="watch")
     # A poll loop that dies takes the process with it: better restarted than silently blind.
-    polling.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    polling.add_done_callback(lambda _: stop())
     try:
         await server.serve()
     finally:
         polling.cancel()
         await asyncio.wait({polling})
+    if not polling.cancelled() and (error := polling.exception()) is not None:
+        raise error
 
 
 def as_json(told: object) -> str:

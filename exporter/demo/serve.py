@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
-
-import uvicorn
 
 from exporter import catalogue
 from exporter.demo.engine import engine_app
 from exporter.demo.recording import NAMES, load
+from exporter.server import GuestServer, guest
 
 
 class DemoTarget(NamedTuple):
@@ -23,14 +22,6 @@ class DemoTarget(NamedTuple):
     name: str
     url: str
     config_path: Path
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the exporter, which runs two of these beside its own."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _listening_socket() -> socket.socket:
@@ -54,19 +45,11 @@ async def demo_targets(clock: Callable[[], float] = time.monotonic) -> AsyncIter
     of leaving the block.
     """
     targets: list[DemoTarget] = []
-    running: list[tuple[_Server, asyncio.Task[None]]] = []
+    running: list[tuple[GuestServer, asyncio.Task[None]]] = []
     try:
         for name in NAMES:
             recording = load(name)
-            config = uvicorn.Config(
-                engine_app(recording, clock),
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=1,
-            )
-            server = _Server(config)
+            server = guest(engine_app(recording, clock))
             sock = _listening_socket()
             url = f"http://127.0.0.1:{sock.getsockname()[1]}"
             task = asyncio.create_task(server.serve(sockets=[sock]), name=f"demo-{name}")
