@@ -6,7 +6,6 @@ by itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -98,9 +97,9 @@ def _target(state: TargetState, out: Families, now: float | None) -> None:
     if state.fetch_seconds is not None:
         out.add(c.FETCH_SECONDS, state.fetch_seconds, labels)
     if state.last_success is not None and now is not None:
-        age = max(0.0, now - state.last_success)
-        out.add(c.READOUT_AGE, age, labels)
-        out.add(c.LAST_SUCCESS, time.time() - age, labels)
+        out.add(c.READOUT_AGE, max(0.0, now - state.last_success), labels)
+    if state.last_success_timestamp is not None:
+        out.add(c.LAST_SUCCESS, state.last_success_timestamp, labels)
 
 
 class EngineCollector(Collector):

@@ -61,6 +61,7 @@ class TargetState:
         self.counter_resets = 0
         self.fetch_seconds: float | None = None
         self.last_success: float | None = None
+        self.last_success_timestamp: float | None = None
         self.last_attempt_failed: Failure | None = None
         self._fingerprint: object = None
         self._marks: Mapping[Rank, tuple[float, ...]] = {}
@@ -87,8 +88,9 @@ class TargetState:
         if command_line is not None:
             self.facts[Source.COMMAND_LINE] = command_line
 
-    def accept(self, reading: Reading, at: float) -> None:
-        """Derive and publish.  ``at``: seconds, any epoch that :meth:`expire` shares."""
+    def accept(self, reading: Reading, at: float, timestamp: float | None = None) -> None:
+        """Derive and publish.  ``at``: seconds, any epoch that :meth:`expire`
+        shares; ``timestamp``: the same moment as a Unix time, to be exported."""
         if self._went_back(reading):
             self.counter_resets += 1
         samples = detect.samples(reading.page, self._version())  # the version may just have been learned
@@ -108,6 +110,7 @@ class TargetState:
         self._fingerprint = self._identity(reading)
         self._marks = _marks(reading.samples)
         self.last_success = at
+        self.last_success_timestamp = timestamp
         self.last_attempt_failed = None
 
     def rederive(self) -> None:

@@ -96,7 +96,7 @@ class TargetWatch:
             read = state.read
             reading = read(text) if len(text) < INLINE_PAGE_CHARS else await asyncio.to_thread(read, text)
             await self._learn_if_due(client, reading)
-            state.accept(reading, self.clock())
+            state.accept(reading, self.clock(), time.time())
         except FetchError as error:
             state.fail(error.reason)
             self._say("down", error.reason, str(error))

@@ -85,7 +85,7 @@ PREFIX_QUERY_TOKENS = metric(
     "prefix_query_tokens_total",
     Group.PREFIX_CACHE,
     ("route",),
-    "Prompt tokens looked up in the prefix cache.",
+    "Prompt tokens that the prefix cache could have served; with the cache off all of them miss.",
     "engine",
 )
 PREFIX_HIT_TOKENS = metric(
