@@ -14,7 +14,7 @@ import httpx
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Source
-from exporter.fetch import Failure, FetchError, client_for, get_text
+from exporter.fetch import Failure, FetchError, check_end, client_for, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
@@ -71,6 +71,7 @@ class TargetWatch:
         self._config_key: object = None
         self._config_task: asyncio.Task[None] | None = None
         self._said: object = None
+        self._said_model: Model | None = None
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
@@ -95,6 +96,7 @@ class TargetWatch:
             self._fetches.append(state.fetch_seconds)
             read = state.read
             reading = read(text) if len(text) < INLINE_PAGE_CHARS else await asyncio.to_thread(read, text)
+            check_end(text)
             await self._learn_if_due(client, reading)
             state.accept(reading, self.clock(), time.time())
         except FetchError as error:
@@ -119,15 +121,18 @@ class TargetWatch:
     async def _learn_if_due(self, client: httpx.AsyncClient, reading: Reading) -> None:
         now = self.clock()
         due = self._learned_at is None or now - self._learned_at > self._learn_again_s
-        if not due and not self.state.is_new(reading) and self.state.up:
+        # After a failed poll it may be another process, even where its page looks the same.
+        back = not self.state.up or self.state.last_attempt_failed is not None
+        new = back or self.state.is_new(reading)
+        if not due and not new:
             return
         learned = await learn(client, self.target, reading.page.software)
         self._learned_at = now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
         self.state.learn(learned.engine, learned.command_line)
-        await self._find_config(learned)
+        await self._find_config(learned, new)
 
-    async def _find_config(self, learned: Learned) -> None:
+    async def _find_config(self, learned: Learned, new: bool) -> None:
         """Local files at once; a hub may take its time, so the polls go on meanwhile."""
         said = self.state.facts
         reported = learned.engine.model or (
@@ -135,11 +140,12 @@ class TargetWatch:
         )
         explicit = self.target.model_config_path
         key = (explicit, reported, learned.working_directory, learned.hub_cache)
-        if key == self._config_key and (known(self.state.model.shape) or self._searching()):
+        # A new process may have another model under the same path, so then it is read again.
+        same = known(self.state.model.shape) and not new
+        if key == self._config_key and (same or self._searching()):
             return
-        if key != self._config_key:
-            self.state.model = Model(shape=Unavailable(Reason.MODEL_CONFIG, "being looked for"))
         self._config_key = key
+        later = False
         if self._config_task is not None:
             self._config_task.cancel()
 
@@ -155,11 +161,16 @@ class TargetWatch:
             )
             if key == self._config_key:
                 self.state.model = model
-                self.state.rederive()
+                if later:
+                    # Not before: until this poll is accepted, the readouts are of the process before.
+                    self.state.rederive()
                 self._say_config(model)
 
         self._config_task = asyncio.create_task(look())
-        await asyncio.wait({self._config_task}, timeout=self.settings.timeout)
+        _, looking = await asyncio.wait({self._config_task}, timeout=self.settings.timeout)
+        if looking:
+            later = True
+            self.state.model = Model(shape=Unavailable(Reason.MODEL_CONFIG, "being looked for"))
 
     async def settled(self) -> None:
         """Wait for a running look-up of config.json."""
@@ -195,6 +206,9 @@ class TargetWatch:
                     )
 
     def _say_config(self, model: Model) -> None:
+        if model == self._said_model:
+            return
+        self._said_model = model
         if isinstance(model.shape, Unavailable):
             log.warning(
                 "no usable config.json",

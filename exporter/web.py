@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import signal
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from exporter import __version__, explain
+from exporter import explain, landing
 from exporter.collect import registry
 from exporter.server import guest
 from exporter.settings import host_and_port
@@ -46,12 +45,12 @@ def app(watch: Watch) -> Starlette:
         # and a pod whose readiness waited for the engine would deadlock.
         return PlainTextResponse("ready\n")
 
-    async def landing(_: Request) -> Response:
-        return HTMLResponse(_page(watch.states))
+    async def first_page(_: Request) -> Response:
+        return HTMLResponse(landing.page(watch.states))
 
     return Starlette(
         routes=[
-            Route("/", landing),
+            Route("/", first_page),
             Route("/metrics", serve_metrics),
             Route("/explain", serve_explain),
             Route("/-/healthy", healthy),
@@ -70,25 +69,6 @@ def _named(states: Sequence[TargetState], name: str | None) -> Sequence[TargetSt
         return states
     found = [state for state in states if state.name == name]
     return found or None
-
-
-def _page(states: Sequence[TargetState]) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(s.name)}</td><td>{'up' if s.up else 'down'}</td>"
-        f"<td>{html.escape(str(s.last_attempt_failed or ''))}</td></tr>"
-        for s in states
-    )
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>KV-cache exporter</title>"
-        "<style>body{font-family:sans-serif;margin:2em}td,th{padding:.2em 1em;text-align:left}</style>"
-        f"<h1>KV-cache exporter {html.escape(__version__)}</h1>"
-        "<p>What the engine's usage ratio is a ratio of: bytes, tokens, sequences.</p>"
-        "<ul><li><a href=metrics>metrics</a></li>"
-        "<li><a href=explain>explain</a>: every figure, how it came about, what is missing and why "
-        "(<a href='explain?output=json'>json</a>)</li>"
-        "<li><a href='-/healthy'>healthy</a>, <a href='-/ready'>ready</a></li></ul>"
-        f"<table><tr><th>target<th>engine<th>last failure</tr>{rows}</table></html>"
-    )
 
 
 async def serve(watch: Watch, listen_address: str) -> None:

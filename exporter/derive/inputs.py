@@ -47,7 +47,8 @@ class Inputs:
 
     def count(self, name: str, reason: Reason) -> int | Unavailable:
         value = self.choices[name].value
-        if isinstance(value, int) and not isinstance(value, bool):
+        # A page may say 0 (SGLang's gauges before they are set): no block, length or capacity is.
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
         return Unavailable(reason, f"nobody says {name}")
 

@@ -11,6 +11,9 @@ from exporter.derive.inputs import Inputs
 from exporter.engines.sample import EngineSample
 from exporter.kvmath.known import Reason, Unavailable, known
 
+# No figure is near it (the largest are bytes of a pool), and any number below it is a float.
+LARGEST = 1e300
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -65,6 +68,9 @@ class Notebook:
 
     def put(self, metric: Metric, value: float | Unavailable, **labels: str) -> None:
         """A figure, or the reason why there is none (the first reason stays)."""
+        if known(value) and not 0 <= value < LARGEST:
+            # Sums of absurd counters on a page; a figure must never be NaN, infinite or negative.
+            value = Unavailable(Reason.OUT_OF_RANGE, "no such number of anything")
         if known(value):
             self.figures.append(Figure(metric, float(value), labels))
         else:

@@ -163,7 +163,9 @@ class TokenPool:
         self.out.show(
             f"sequences of {context:,} tokens", f"floor({total:,} tokens / {tokens:,})", fit, "sequences"
         )
-        free = capacity.sequences_that_fit(total - self.used, tokens) if known(self.used) else self.used
+        free = (
+            capacity.sequences_that_fit(max(0, total - self.used), tokens) if known(self.used) else self.used
+        )
         return fit, free
 
     def _window_limit(self, pools: TokenPools, context: int, page: int) -> int | Unavailable:
@@ -197,7 +199,8 @@ class TokenPool:
             for context in self.contexts:
                 fit: int | Unavailable
                 if known(changed):
-                    tokens = (capacity.blocks_in(budget, changed.full_token_bytes) - page) // page * page
+                    slots = capacity.blocks_in(budget, changed.full_token_bytes)
+                    tokens = max(0, slots - page) // page * page
                     fit = capacity.sequences_that_fit(tokens, sequence_tokens(context, page))
                 else:
                     fit = changed

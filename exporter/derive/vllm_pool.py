@@ -275,7 +275,7 @@ class BlockPool:
             for context in self.contexts:
                 fit = (
                     capacity.sequences_that_fit(
-                        capacity.blocks_in(pool, changed.block_bytes) - self.sample.null_blocks,
+                        max(0, capacity.blocks_in(pool, changed.block_bytes) - self.sample.null_blocks),
                         changed.peak_blocks(context),
                     )
                     if known(changed)

@@ -36,7 +36,9 @@ def preempted_requests(reader: Reader, family: str, identity: Identity) -> tuple
     if any(many < 0 for _, many in above):
         return Unavailable(Reason.OUT_OF_RANGE, f"{family} has buckets that shrink"), True
     occupied = [(hi, many) for hi, many in above if many > 0]
-    exact = all(hi - 1 in buckets for hi, _ in occupied)  # nothing between this bound and the one before
+    # Exact where nothing lies between a bound and the one before; the open bucket holds any number
+    # (and infinity less one is itself, so it has to be named).
+    exact = all(hi < float("inf") and hi - 1 in buckets for hi, _ in occupied)
     once = total - sum(hi * many for hi, many in occupied)
     if exact and once < 0:
         return Unavailable(Reason.OUT_OF_RANGE, f"{family} does not add up"), True

@@ -9,6 +9,8 @@ from exporter.engines.exposition import Page, Sample
 from exporter.kvmath.known import Reason, Unavailable
 
 NOT_REPORTED = Unavailable(Reason.NOT_REPORTED)
+# Tokens, bytes or sequences beyond this exist nowhere; products of two stay far inside a float.
+MAX_COUNT = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +179,12 @@ class Reader:
 
 
 def whole(value: float | Unavailable) -> int | Unavailable:
-    """A count that must be a whole number."""
+    """A count that must be a whole number, of a size that exists."""
     if isinstance(value, Unavailable):
         return value
-    return int(value) if value == int(value) else Unavailable(Reason.OUT_OF_RANGE, f"{value} is not a count")
+    if value < MAX_COUNT and value == int(value):
+        return int(value)
+    return Unavailable(Reason.OUT_OF_RANGE, f"{value:g} is not a count")
 
 
 def ratio(value: float | Unavailable) -> float | Unavailable:

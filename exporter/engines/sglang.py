@@ -169,7 +169,7 @@ def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) ->
         cached_tokens=cached,
         window_capacity_tokens=window,
         # Named "gb", counted in GiB; one padding page included (0.5.18 on).
-        device_pool_bytes=round(pool * 2**30) if known(pool) else pool,
+        device_pool_bytes=whole((pool * 2**30 + 0.5) // 1) if known(pool) else pool,
         max_model_len=whole(reader.value(CONTEXT, identity)),
         several_pools=_several_pools(reader, identity),
         speculative=drafts > 0 if known(drafts) else None,

@@ -1,0 +1,160 @@
+"""SGLang: token pools, one or two of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter import catalogue as c
+from exporter.engines.sample import NOT_REPORTED
+from exporter.facts import Facts, Source
+from exporter.kvmath.known import Reason
+
+from .readouts import GPT_OSS, by, figure, read, sglang, told
+
+BF16 = told(kv_cache_dtype="bfloat16")
+POOL = 36_864  # bytes of one token in the 18 layers of either pool of gpt-oss
+
+
+def test_one_pool() -> None:
+    """1,024 bytes a token; 10,000 slots and one page of padding; 6,000 not in use."""
+    got = read(sglang(), contexts=(500, 4_096))
+    assert figure(got, c.BYTES_PER_TOKEN) == 1_024
+    assert figure(got, c.CAPACITY_BYTES) == 10_001 * 1_024
+    assert figure(got, c.USED_BYTES) == 4_000 * 1_024
+    assert figure(got, c.CACHED_TOKENS) == 1_000
+    assert figure(got, c.TOKENS_PER_SEQUENCE) == 1_000
+    assert by(got, c.MAX_SEQUENCES, "context") == {"500": 20, "4096": 2, "8192": 1}
+    assert by(got, c.FREE_SEQUENCES, "context") == {"500": 12, "4096": 1, "8192": 0}
+    assert by(got, c.SEQUENCE_BYTES, "context") == {
+        "500": 500 * 1_024,
+        "4096": 4_096 * 1_024,
+        "8192": 8_192 * 1_024,
+    }
+
+
+def test_pages() -> None:
+    """Sequences take whole pages: 500 tokens are 8 pages of 64 = 512; used pages round up."""
+    got = read(sglang(block_tokens=64, capacity_tokens=9_984), contexts=(500,))
+    assert figure(got, c.CAPACITY_BLOCKS) == 156
+    assert figure(got, c.USED_BLOCKS) == 63  # 4,000 / 64 = 62.5
+    assert by(got, c.MAX_SEQUENCES, "context")["500"] == 9_984 // 512
+    assert by(got, c.SEQUENCE_BYTES, "context")["500"] == 512 * 1_024
+    assert figure(got, c.CAPACITY_BYTES) == (9_984 + 64) * 1_024
+
+
+def test_the_engines_own_bytes_win_and_are_checked() -> None:
+    """What the engine says of one GPU, for all GPUs; ours over it is the ratio."""
+    told_bytes = 10_001 * 512  # tensor parallel 2: one head a GPU
+    got = read(sglang(device_pool_bytes=told_bytes, tensor_ranks=2))
+    assert figure(got, c.CAPACITY_BYTES) == 2 * told_bytes
+    assert figure(got, c.ARITHMETIC_RATIO) == 1
+    wrong = read(sglang(device_pool_bytes=told_bytes))
+    assert figure(wrong, c.ARITHMETIC_RATIO) == pytest.approx(2, rel=1e-12)
+    assert figure(read(sglang()), c.ARITHMETIC_RATIO) is Reason.NOT_REPORTED
+    assert figure(read(sglang(device_pool_bytes=0)), c.ARITHMETIC_RATIO) is Reason.NOT_REPORTED
+
+
+def test_capacity_from_the_info_endpoint() -> None:
+    """Below 0.5.7 the page has no capacity; /get_server_info has it."""
+    facts = {Source.ENGINE: Facts(max_total_num_tokens=10_000)}
+    got = read(sglang(capacity_tokens=NOT_REPORTED), facts=facts)
+    assert figure(got, c.CAPACITY_TOKENS) == 10_000
+    assert figure(got, c.FREE_SEQUENCES, context="4096") == 1
+    nobody = read(sglang(capacity_tokens=NOT_REPORTED))
+    assert figure(nobody, c.CAPACITY_TOKENS) is Reason.MAX_TOTAL_NUM_TOKENS
+    assert figure(nobody, c.MAX_SEQUENCES) is Reason.MAX_TOTAL_NUM_TOKENS
+
+
+def test_more_used_than_an_info_endpoint_once_said() -> None:
+    """The page moved on, the endpoint's answer is older: nothing is free, never less than nothing."""
+    facts = {Source.ENGINE: Facts(max_total_num_tokens=3_000)}
+    got = read(sglang(capacity_tokens=NOT_REPORTED), facts=facts)
+    assert by(got, c.FREE_SEQUENCES, "context") == {"4096": 0, "8192": 0}
+
+
+def test_without_a_config() -> None:
+    """Sequences need only slots, where the page shows that no other pool stands beside them."""
+    plain = read(sglang(several_pools=False), config=None)
+    assert by(plain, c.MAX_SEQUENCES, "context") == {"4096": 2, "8192": 1}
+    assert figure(plain, c.BYTES_PER_TOKEN) is Reason.MODEL_CONFIG
+    for unsure in (True, None):
+        got = read(sglang(several_pools=unsure), config=None)
+        assert figure(got, c.MAX_SEQUENCES) is Reason.MODEL_CONFIG
+        assert figure(got, c.CAPACITY_TOKENS) == 10_000
+
+
+def test_speculative_decoding() -> None:
+    """Draft layers share the pool."""
+    got = read(sglang(speculative=True))
+    for metric in (*c.TOKEN_COST, c.CAPACITY_BYTES, c.USED_BYTES, c.MAX_SEQUENCES, c.WHATIF_MAX_SEQUENCES):
+        assert figure(got, metric) is Reason.SPECULATIVE_DECODING, metric.name
+    assert figure(got, c.CAPACITY_TOKENS) == 10_000
+
+
+def test_whatif() -> None:
+    """10,001 slots of 1,024 bytes are 20,002 of 512, one of them padding: 20,001 // 4,096 = 4."""
+    got = read(sglang(), contexts=(4_096,))
+    found = {
+        (f.labels["context"], f.labels["kv_cache_dtype"]): f.value
+        for f in got.figures
+        if f.metric is c.WHATIF_MAX_SEQUENCES
+    }
+    assert found == {("4096", "fp8"): 4, ("8192", "fp8"): 2}
+
+
+def test_whatif_of_next_to_nothing() -> None:
+    """A pool of one page, its cache doubled: the padding page is all that is left, so 0 and not -1."""
+    sample = sglang(block_tokens=64, capacity_tokens=0, used_tokens=0)
+    got = read(sample, facts=told(kv_cache_dtype="fp8_e4m3"))
+    assert set(by(got, c.WHATIF_MAX_SEQUENCES, "context").values()) == {0}
+
+
+def test_a_window_pool_large_enough() -> None:
+    """gpt-oss: 8,000 window slots hold 8,000 // 130 = 61 sequences (a window of 128, one token being
+    filled and one not yet evicted), so the full pool's 10,000 // 4,096 = 2 is the limit."""
+    got = read(sglang(window_capacity_tokens=8_000), GPT_OSS, facts=BF16)
+    assert figure(got, c.BYTES_PER_TOKEN) == POOL
+    assert by(got, c.MAX_SEQUENCES, "context") == {"4096": 2, "8192": 1}
+    # Pools padded by a page each.
+    assert figure(got, c.CAPACITY_BYTES) == POOL * 10_001 + POOL * 8_001
+    for metric in (c.FREE_SEQUENCES, c.SEQUENCE_BYTES, c.USED_BYTES, c.WHATIF_MAX_SEQUENCES):
+        assert figure(got, metric) is Reason.WINDOW_POOL, metric.name
+
+
+def test_a_window_pool_that_is_the_limit() -> None:
+    """200 window slots surely hold one sequence of 130, and the full pool two of 4,096: how many is not
+    known. At 8,192 the full pool holds one, and so does the window pool."""
+    got = read(sglang(window_capacity_tokens=200), GPT_OSS, facts=BF16)
+    assert by(got, c.MAX_SEQUENCES, "context") == {"8192": 1}
+    # Two of 130 are 260 slots; with one slot less only one is sure.
+    enough = read(sglang(window_capacity_tokens=260), GPT_OSS, facts=BF16)
+    assert by(enough, c.MAX_SEQUENCES, "context") == {"4096": 2, "8192": 1}
+    short = read(sglang(window_capacity_tokens=259), GPT_OSS, facts=BF16)
+    assert by(short, c.MAX_SEQUENCES, "context") == {"8192": 1}
+    tiny = read(sglang(window_capacity_tokens=100), GPT_OSS, facts=BF16)
+    assert figure(tiny, c.MAX_SEQUENCES) is Reason.WINDOW_POOL
+
+
+def test_a_window_pool_of_unknown_size() -> None:
+    """Before 0.5.18 the window pool's capacity is not on the page."""
+    got = read(sglang(), GPT_OSS, facts=BF16)
+    assert figure(got, c.MAX_SEQUENCES) is Reason.WINDOW_POOL
+    assert figure(got, c.FREE_SEQUENCES) is Reason.WINDOW_POOL
+    assert figure(got, c.CAPACITY_BYTES) is Reason.NOT_REPORTED
+    assert figure(got, c.BYTES_PER_TOKEN) == POOL
+
+
+def test_both_pools_are_checked_against_the_engines_bytes() -> None:
+    """kv_cache_memory_usage_gb covers both."""
+    both = POOL * 10_001 + POOL * 8_001
+    got = read(sglang(window_capacity_tokens=8_000, device_pool_bytes=both), GPT_OSS, facts=BF16)
+    assert figure(got, c.ARITHMETIC_RATIO) == 1
+    assert figure(got, c.CAPACITY_BYTES) == both
+
+
+def test_the_shared_entry_has_counters_only() -> None:
+    """What several ranks count together has no pool, and misses nothing."""
+    got = read(sglang(whole_server=True, requests={"finished": 3.0}))
+    assert {f.metric for f in got.figures} == {c.REQUESTS}
+    assert not got.missing
+    assert not got.info
