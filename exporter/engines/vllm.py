@@ -90,8 +90,22 @@ def read(page: Page, version: tuple[int, ...] | None = None) -> tuple[EngineSamp
     does not carry it, and it decides the unit of the oldest prefix counters.
     """
     reader = Reader(page, _identify, frozenset(FAMILIES))
-    legacy = any(page.get(name) for name in V0_ONLY)
+    legacy = _is_v0(reader)
     return tuple(_one(reader, identity, legacy, version) for identity in reader.identities)
+
+
+def _is_v0(reader: Reader) -> bool:
+    """Whether the V0 engine (to 0.10.2) wrote the page.
+
+    Its own gauges are hidden from 0.8.5 on; then it is told by what it lacks:
+    V1 counts prefix tokens (0.7.3 on) and labels its engine (0.8.5 on).
+    """
+    if any(reader.page.get(name) for name in V0_ONLY):
+        return True
+    labelled = any(
+        s.labels.get("engine") is not None for found in reader.page.families.values() for s in found
+    )
+    return not labelled and not any(reader.page.get(name) for name in (QUERIES, OLD_QUERIES))
 
 
 def _one(reader: Reader, identity: Identity, legacy: bool, version: tuple[int, ...] | None) -> EngineSample:

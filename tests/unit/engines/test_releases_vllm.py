@@ -101,9 +101,8 @@ def test_vllm(release: str, engine: str, hidden: bool) -> None:
         assert (got.preempted_requests, got.preempted_requests_exact) == (14, True)
     else:
         assert reason(got.preempted_requests) is Reason.NOT_REPORTED
-    # V0's pool has no null block, and its pages show a family that only V0 has (to 0.7.3, hidden in 0.8.5).
-    v0_shown = engine == "0" and (release in ("0.6.6", "0.7.3") or (release == "0.8.5" and hidden))
-    assert got.null_blocks == (0 if v0_shown else 1)
+    # V0's pool has no null block, whether or not its own gauges are shown.
+    assert got.null_blocks == (0 if engine == "0" else 1)
     if in_vllm("vllm:cache_config_info", release, engine):
         assert (got.block_tokens, got.num_blocks) == (16, 101)
     else:
