@@ -35,6 +35,7 @@ class Reading:
 
     page: Page
     samples: tuple[EngineSample, ...]
+    version: str | None  # the release that the samples were read for
 
 
 def rank(sample: EngineSample) -> Rank:
@@ -75,7 +76,8 @@ class TargetState:
             self.dropped[reason] += many
         if not page.software:
             raise FetchError(Failure.NO_ENGINE_FAMILIES, "the page has no engine's metrics")
-        return Reading(page, detect.samples(page, self._version()))
+        version = self._version()
+        return Reading(page, detect.samples(page, version), version)
 
     def is_new(self, reading: Reading) -> bool:
         """True where this is another engine process than before: its info
@@ -93,7 +95,9 @@ class TargetState:
         shares; ``timestamp``: the same moment as a Unix time, to be exported."""
         if self._went_back(reading):
             self.counter_resets += 1
-        samples = detect.samples(reading.page, self._version())  # the version may just have been learned
+        samples = reading.samples
+        if reading.version != self._version():  # it was learned since
+            samples = detect.samples(reading.page, self._version())
         samples = tuple(self._named(self._never_less(sample)) for sample in samples)
         self.readouts = tuple(
             derive(

@@ -2,10 +2,10 @@
 
 A busy vLLM page is 57 kB and nine tenths of it are histogram buckets nobody
 here reads, so lines are chosen by name *before* ``prometheus_client`` parses
-them.  ``# TYPE`` lines are not passed on at all: their names can disagree with
-the samples (an OpenMetrics round trip renames ``vllm:x`` to ``vllm_x`` in one
-and not in the other, client_python 0.26.0), and their types can be words the
-parser does not know.
+them, and that parser is shown each label set once.  ``# TYPE`` lines are not
+passed on at all: their names can disagree with the samples (an OpenMetrics round
+trip renames ``vllm:x`` to ``vllm_x`` in one and not in the other, client_python
+0.26.0), and their types can be words the parser does not know.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 MAX_LINE_CHARS = 65_536
 # Real pages hold tens to some hundreds of the samples asked for (routes, ranks).
 MAX_SAMPLES = 20_000
+# Parsed label sets kept: some hundred engines' worth, a few MiB in practice.
+MAX_CACHED_HEADS = 8_192
+MAX_CACHED_CHARS = 2_048
 
 
 class Dropped(StrEnum):
@@ -44,9 +48,12 @@ class Sample(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """One engine's spellings: every accepted sample name -> canonical family."""
+    """One engine's spellings: every accepted sample name -> canonical family.
+
+    Compared by identity: there is one per engine.
+    """
 
     software: str
     names: Mapping[str, str]
@@ -73,28 +80,26 @@ class Page:
         return self.families.get(family, ())
 
 
-def read_page(text: str, vocabularies: Iterable[Vocabulary]) -> Page:
+def read_page(text: str, vocabularies: tuple[Vocabulary, ...]) -> Page:
     """Filter, parse and clean ``text``; the vocabulary with most lines wins.
 
-    A later vocabulary is used only where it finds strictly more than an
-    earlier one, so the order is the order of trust.  Never raises; whatever is
-    unusable is counted in ``dropped``.
+    Of equals the earlier one does, so the order is the order of trust.  Never
+    raises; whatever is unusable is counted in ``dropped``.
     """
-    best: tuple[Vocabulary, list[str], Counter[Dropped]] | None = None
-    for vocabulary in vocabularies:
-        lines, dropped = _choose(text, vocabulary.names)
-        if best is None or len(lines) > len(best[1]):
-            best = (vocabulary, lines, dropped)
-    if best is None or not best[1]:
-        return Page("", {}, best[2] if best else {})
-    vocabulary, lines, dropped = best
+    chosen, dropped = _choose(text, _merged(vocabularies))
+    best = max(range(len(vocabularies)), key=lambda n: len(chosen.get(n, ())))
+    lines = chosen.get(best, ())
+    if not lines:
+        return Page("", {}, dropped)
     families: dict[str, list[Sample]] = {}
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-    for name, labels, value in _parse(lines, dropped):
-        family = vocabulary.names.get(name)
-        if family is None:
+    for family, line in lines:
+        try:
+            labels, value = _sample(line)
+        except Exception:  # the parser raises ValueError, IndexError, KeyError, ... on garbage
             dropped[Dropped.MALFORMED] += 1
-        elif not math.isfinite(value):
+            continue
+        if not math.isfinite(value):
             dropped[Dropped.NOT_FINITE] += 1
         elif value < 0:
             dropped[Dropped.NEGATIVE] += 1
@@ -103,41 +108,68 @@ def read_page(text: str, vocabularies: Iterable[Vocabulary]) -> Page:
         else:
             seen.add(key)
             families.setdefault(family, []).append(Sample(family, labels, value))
-    return Page(vocabulary.software, {name: tuple(found) for name, found in families.items()}, dropped)
+    return Page(vocabularies[best].software, {name: tuple(s) for name, s in families.items()}, dropped)
 
 
-def _choose(text: str, names: Mapping[str, str]) -> tuple[list[str], Counter[Dropped]]:
-    chosen: list[str] = []
+@lru_cache(maxsize=8)
+def _merged(vocabularies: tuple[Vocabulary, ...]) -> Mapping[str, tuple[int, str]]:
+    """Sample name -> (which vocabulary, canonical family); an earlier vocabulary keeps its names."""
+    return {
+        name: (n, family)
+        for n, vocabulary in reversed(list(enumerate(vocabularies)))
+        for name, family in vocabulary.names.items()
+    }
+
+
+def _choose(
+    text: str, names: Mapping[str, tuple[int, str]]
+) -> tuple[dict[int, list[tuple[str, str]]], Counter[Dropped]]:
+    """(family, line) of the lines asked for, by vocabulary, in one pass."""
+    chosen: dict[int, list[tuple[str, str]]] = {}
     dropped: Counter[Dropped] = Counter()
+    many = 0
     for line in text.split("\n"):
         brace = line.find("{")
         name = line[:brace] if brace > 0 else line[: line.find(" ")]
-        if name not in names and name.strip() not in names:
+        found = names.get(name) or names.get(name.strip())
+        if found is None:
             continue
         if len(line) > MAX_LINE_CHARS:
             dropped[Dropped.TOO_LONG] += 1
-        elif len(chosen) >= MAX_SAMPLES:
+        elif many >= MAX_SAMPLES:
             dropped[Dropped.TOO_MANY] += 1
         else:
-            chosen.append(line)
+            many += 1
+            chosen.setdefault(found[0], []).append((found[1], line))
     return chosen, dropped
 
 
-def _parse(lines: list[str], dropped: Counter[Dropped]) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    """All lines in one go; only if one of them is broken, line by line."""
-    try:
-        return list(_samples("\n".join(lines)))
-    except Exception:
-        good: list[tuple[str, Mapping[str, str], float]] = []
-        for line in lines:
-            try:
-                good.extend(_samples(line))
-            except Exception:  # the parser raises ValueError, IndexError, KeyError, ... on garbage
-                dropped[Dropped.MALFORMED] += 1
-        return good
+def _sample(line: str) -> tuple[Mapping[str, str], float]:
+    """Labels and value of one line.  Raises where it is not a sample.
+
+    The value stands behind the last brace (values cannot hold one, label values
+    can), perhaps with a time stamp behind it.
+    """
+    head, brace, tail = line.rpartition("}")
+    words = tail.split()
+    labels: Mapping[str, str] = {}
+    if brace:
+        labels = _labels(head + brace) if len(head) < MAX_CACHED_CHARS else _labels.__wrapped__(head + brace)
+    else:
+        words = words[1:]
+    if not 1 <= len(words) <= 2 or "_" in words[0]:  # Python's float() takes 1_000
+        raise ValueError("not a sample")
+    return labels, float(words[0])
 
 
-def _samples(text: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            yield sample.name, sample.labels, float(sample.value)
+@lru_cache(maxsize=MAX_CACHED_HEADS)
+def _labels(head: str) -> Mapping[str, str]:
+    """The labels of ``name{...}`` as prometheus_client reads them.
+
+    An engine's series keep their names from page to page and only the values
+    move, so the character-by-character work is done once.
+    """
+    samples = [s for family in text_string_to_metric_families(f"{head} 0\n") for s in family.samples]
+    if len(samples) != 1:
+        raise ValueError("not a sample")
+    return samples[0].labels

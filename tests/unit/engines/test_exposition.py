@@ -84,7 +84,7 @@ def test_label_values_with_everything_in_them() -> None:
 def test_too_many_series() -> None:
     """A page with endless series is cut, not followed."""
     lines = [line("vllm:num_requests_running", 1, model_name=f"m{n}") for n in range(MAX_SAMPLES + 5)]
-    got = read_page("\n".join(lines), [VOCABULARY])
+    got = read_page("\n".join(lines), (VOCABULARY,))
     assert len(got.get("num_requests_running")) == MAX_SAMPLES
     assert got.dropped == {Dropped.TOO_MANY: 5}
 
@@ -156,3 +156,33 @@ def test_config_alone_is_an_engine() -> None:
 def test_versions(text: str | None, expected: tuple[int, ...] | None) -> None:
     """Only a release orders against releases."""
     assert detect.parse_version(text) == expected
+
+
+def test_a_cached_label_set_does_not_freeze_the_value() -> None:
+    """Label sets are kept from page to page; values must come from the page at hand."""
+    assert (
+        detect.read('vllm:kv_cache_usage_perc{model_name="m"} 0.25').get("kv_cache_usage_perc")[0].value
+        == 0.25
+    )
+    assert (
+        detect.read('vllm:kv_cache_usage_perc{model_name="m"} 0.5').get("kv_cache_usage_perc")[0].value == 0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("tail", "value"),
+    [("0.5", 0.5), (" 0.5 ", 0.5), ("0.5 1700000000000", 0.5), ("5e-1", 0.5), ("\t0.5\r", 0.5)],
+)
+def test_what_stands_behind_the_labels(tail: str, value: float) -> None:
+    """A time stamp, white space and exponents are in the format; the value is the first word."""
+    page = detect.read('vllm:kv_cache_usage_perc{model_name="a} b",engine="0"} ' + tail)
+    (sample,) = page.get("kv_cache_usage_perc")
+    assert (sample.value, sample.labels["model_name"]) == (value, "a} b")
+
+
+@pytest.mark.parametrize("tail", ["", "0.5 1 2", "1_000", "0.5}", "half"])
+def test_a_line_without_a_value_is_malformed(tail: str) -> None:
+    """Python reads 1_000 as a number, the exposition format does not."""
+    page = detect.read('vllm:kv_cache_usage_perc{model_name="m"} ' + tail)
+    assert page.get("kv_cache_usage_perc") == ()
+    assert page.dropped[Dropped.MALFORMED] == 1
