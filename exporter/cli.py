@@ -12,7 +12,7 @@ from pydantic_settings import SettingsError
 
 from exporter import __version__
 from exporter.log import configure, log
-from exporter.settings import DemoSettings, ExplainSettings, ServeSettings, Target, load
+from exporter.settings import COMMANDS, DemoSettings, ExplainSettings, ServeSettings, Target, flags, load
 
 USAGE = """\
 usage: kvcache-exporter COMMAND [--flag value ...]
@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in commands:
         print(f"kvcache-exporter: no such command: {command}\n\n{USAGE}", file=sys.stderr, end="")
         return 2
+    if "--help" in words or "-h" in words:
+        print(_help(command), end="")
+        return 0
     try:
         return commands[command](words)
     except ValidationError as error:
@@ -58,6 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 0
+
+
+def _help(command: str) -> str:
+    kind = COMMANDS[command]
+    rows = [
+        (f"{flag} VALUE", f"{meaning} [{default}]" if default else meaning)
+        for flag, default, meaning in flags(kind)
+    ]
+    width = max(len(flag) for flag, _ in rows)
+    about = (kind.__doc__ or "").partition("\n")[0]
+    return "".join([f"{about}\n\n", *(f"  {flag:{width}}  {meaning}\n" for flag, meaning in rows)])
 
 
 def _serve(words: Sequence[str]) -> int:
@@ -80,8 +94,7 @@ def _run(settings: ServeSettings) -> int:
     try:
         with suppress(asyncio.CancelledError):
             asyncio.run(web.serve(Watch(settings), settings.listen_address))
-    except (OSError, SystemExit) as error:
-        # uvicorn logs a taken port and leaves by SystemExit.
+    except OSError as error:
         log.error("cannot serve", listen=settings.listen_address, detail=str(error))
         return 1
     log.info("stopped")
@@ -106,7 +119,7 @@ def _demo(words: Sequence[str]) -> int:
                 target=targets,
                 listen_address=settings.listen_address,
                 poll_interval=settings.poll_interval,
-                context=[128, 512, 1024],
+                context=settings.context,
                 hub=False,
             )
             print(what_to_look_at(f"http://{settings.listen_address}"), flush=True)
@@ -115,7 +128,7 @@ def _demo(words: Sequence[str]) -> int:
     try:
         with suppress(asyncio.CancelledError):
             asyncio.run(run())
-    except (OSError, SystemExit) as error:
+    except OSError as error:
         log.error("cannot serve", listen=settings.listen_address, detail=str(error))
         return 1
     return 0

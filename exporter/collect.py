@@ -91,7 +91,7 @@ def _target(state: TargetState, out: Families, now: float | None) -> None:
         out.add(c.ERRORS, state.errors[failure], {**labels, "reason": failure})
     for dropped in Dropped:
         out.add(c.DROPPED, state.dropped[dropped], {**labels, "reason": dropped})
-    out.add(c.COUNTER_RESETS, state.counter_resets, labels)
+    out.add(c.ENGINE_RESTARTS, state.engine_restarts, labels)
     out.add(c.POLL_INTERVAL, state.interval, labels)
     out.add(c.CONFIG_LOADED, 1 if known(state.model.shape) else 0, labels)
     if state.fetch_seconds is not None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from exporter.catalogue import CATALOGUE, RANK, Group
-from exporter.settings import ExplainSettings, ServeSettings
+from exporter.settings import COMMANDS, flags
 
 
 def metric_table() -> str:
@@ -29,19 +29,14 @@ def metric_table() -> str:
 
 def settings_table() -> str:
     """Flags of ``serve`` and ``explain`` in Markdown; environment and file keys follow from them."""
+    rows: dict[str, tuple[list[str], str, str]] = {}
+    for command in ("serve", "explain"):
+        for flag, default, meaning in flags(COMMANDS[command]):
+            rows.setdefault(flag, ([], default, meaning))[0].append(command)
     lines = ["| flag | commands | default | meaning |", "|---|---|---|---|"]
-    serve, explain = ServeSettings.model_fields, ExplainSettings.model_fields
-    for name in {**serve, **explain}:
-        field = serve.get(name) or explain[name]
-        commands = [word for word, fields in (("serve", serve), ("explain", explain)) if name in fields]
-        flag = name.removesuffix("_path").replace("_", "-")
-        default = field.get_default(call_default_factory=True, validated_data={})
-        if name == "target":
-            default = default[0].url
-        if isinstance(default, list):
-            default = " ".join(map(str, default))
-        shown = "" if default in (None, "") else f"`{default}`"
-        lines.append(f"| `--{flag}` | {', '.join(commands)} | {shown} | {field.description or ''} |")
+    for flag, (commands, default, meaning) in rows.items():
+        shown = f"`{default}`" if default else ""
+        lines.append(f"| `{flag}` | {', '.join(commands)} | {shown} | {meaning} |")
     return "\n".join([*lines, ""])
 
 

@@ -106,6 +106,9 @@ async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: 
                 raise FetchError(Failure.ENCODING, str(error)) from None
             if len(body) > max_bytes:
                 raise FetchError(Failure.TOO_LARGE, f"more than {max_bytes} bytes")
+            if inflate and inflate.unused_data:
+                # A second member would be left out, and zlib would collect whatever follows.
+                raise FetchError(Failure.ENCODING, "more follows the end of the compressed body")
         if inflate and not inflate.eof:
             raise FetchError(Failure.TRUNCATED, "the compressed body ends early")
         return bytes(body)

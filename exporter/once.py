@@ -25,34 +25,34 @@ MAX_FILE_BYTES = 64 * 2**20
 
 def explain_once(settings: ExplainSettings) -> int:
     """Print the readout; 1 where there is none."""
-    if (settings.target is None) == (settings.metrics is None):
+    if bool(settings.target) == bool(settings.metrics):
         raise ValueError("give one of --target URL and --metrics FILE")
-    state = asyncio.run(_from_engine(settings)) if settings.target else _from_files(settings)
+    states = asyncio.run(_from_engines(settings)) if settings.target else [_from_files(settings)]
     if settings.output == "json":
-        print(as_json(explain.as_dict(state)))
+        told = [explain.as_dict(state) for state in states]
+        print(as_json(told if len(told) > 1 else told[0]))
     elif settings.output == "text":
-        print(explain.as_text(state), end="")
+        print("\n".join(explain.as_text(state) for state in states), end="")
     else:
         registry = CollectorRegistry()
-        registry.register(EngineCollector(lambda: [state], lambda: state.last_success or 0.0))
+        registry.register(EngineCollector(lambda: states, lambda: states[0].last_success or 0.0))
         sys.stdout.write(generate_latest(registry).decode())
     # A page that is no engine's is explained, too; a page that could not be read is not.
-    return 0 if state.up or state.last_attempt_failed is Failure.NO_ENGINE_FAMILIES else 1
+    good = [s.up or s.last_attempt_failed is Failure.NO_ENGINE_FAMILIES for s in states]
+    return 0 if all(good) else 1
 
 
-async def _from_engine(settings: ExplainSettings) -> TargetState:
+async def _from_engines(settings: ExplainSettings) -> list[TargetState]:
     from exporter.watch import Watch  # noqa: PLC0415
 
-    assert settings.target is not None  # noqa: S101
-    common = settings.model_dump(
-        include=set(type(settings).model_fields) & set(ServeSettings.model_fields) - {"target", "config_file"}
-    )
-    watch = Watch(ServeSettings(target=[settings.target], **common))
-    watcher = watch.watchers[0]
-    async with client_for(urlsplit(settings.target.url).hostname or "") as client:
-        await watcher.poll(client)
-        await watcher.settled()
-    return watcher.state
+    shared = set(ExplainSettings.model_fields) & set(ServeSettings.model_fields) - {"target", "config_file"}
+    common = settings.model_dump(include=shared)
+    watch = Watch(ServeSettings(target=list(settings.target), **common))
+    for watcher in watch.watchers:
+        async with client_for(urlsplit(watcher.target.url).hostname or "") as client:
+            await watcher.poll(client)
+            await watcher.settled()
+    return list(watch.states)
 
 
 def _from_files(settings: ExplainSettings) -> TargetState:

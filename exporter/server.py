@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from starlette.applications import Starlette
 
 # Requests still open when we are told to stop get this many seconds.
 GRACE_S = 1
+BACKLOG = 128
 
 
 class GuestServer(uvicorn.Server):
@@ -21,13 +23,25 @@ class GuestServer(uvicorn.Server):
         yield
 
 
-def guest(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> GuestServer:
-    """A server for ``app`` without access log, lifespan or websockets."""
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; "" as host is every address, IPv4 and IPv6.  Raises OSError.
+
+    Made before the server: a taken port is then one clear error, and whoever
+    connects early waits in the backlog instead of being refused.
+    """
+    if not host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=BACKLOG)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def guest(app: Starlette) -> GuestServer:
+    """A server for ``app``, to be given its sockets; no access log, lifespan or websockets."""
     return GuestServer(
         uvicorn.Config(
             app,
-            host=host,
-            port=port,
             lifespan="off",
             ws="none",
             log_config=None,

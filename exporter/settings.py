@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import yaml
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -109,6 +110,8 @@ def _words(value: object) -> object:
 
 
 Target = Annotated[TargetSettings, BeforeValidator(_target)]
+Targets = Annotated[list[Target], NoDecode, BeforeValidator(_words)]
+Tiers = Annotated[list[PositiveInt], NoDecode, BeforeValidator(_words)]
 
 
 class _Settings(Overrides, BaseSettings):
@@ -122,13 +125,16 @@ class _Settings(Overrides, BaseSettings):
         cli_kebab_case=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
+        cli_exit_on_error=False,
         env_ignore_empty=True,
         nested_model_default_partial_update=False,
     )
 
     config_file: Path | None = Field(default=None, description="YAML file with these settings")
-    context: Annotated[list[PositiveInt], NoDecode, BeforeValidator(_words)] = Field(
-        default=list(DEFAULT_CONTEXTS), max_length=20, description="context tiers in tokens"
+    context: Tiers = Field(
+        default=list(DEFAULT_CONTEXTS),
+        max_length=20,
+        description="context tiers in tokens; those above max_model_len are left out, and that one is added",
     )
     hub: bool = Field(
         default=True, description="look the model's config.json up on the hub if it is nowhere local"
@@ -147,18 +153,30 @@ class _Settings(Overrides, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
+        return (init_settings, env_settings, _SharedFile(settings_cls))
+
+
+class _SharedFile(YamlConfigSettingsSource):
+    """One file serves all commands: each passes over what only another one knows."""
+
+    def __call__(self) -> dict[str, Any]:
+        others = _names(*COMMANDS.values()) - _names(self.settings_cls)
+        return {
+            key: value for key, value in super().__call__().items() if key.replace("-", "_") not in others
+        }
 
 
 class ServeSettings(_Settings):
     """kvcache-exporter serve: watch engines and serve /metrics."""
 
-    target: Annotated[list[Target], NoDecode, BeforeValidator(_words)] = Field(
+    target: Targets = Field(
         default_factory=lambda: [TargetSettings(url=DEFAULT_TARGET)],
         max_length=500,
         description="engine URL; repeatable",
     )
-    listen_address: str = Field(default=":9844", description="HOST:PORT to serve on")
+    listen_address: str = Field(
+        default=":9844", description="HOST:PORT to serve on, without authentication; :PORT is every address"
+    )
     poll_interval: float = Field(default=2.0, gt=0.01, le=60, description="seconds between polls")
     timeout: float = Field(default=5.0, gt=0, le=60, description="seconds for one fetch")
     max_page_bytes: int = Field(default=8 * 2**20, ge=2**16, le=2**28, description="largest page accepted")
@@ -179,12 +197,16 @@ class ServeSettings(_Settings):
 
 
 class ExplainSettings(_Settings):
-    """kvcache-exporter explain: one readout, every step shown."""
+    """kvcache-exporter explain: one readout of an engine or of saved pages, every step shown."""
 
-    target: Target | None = Field(default=None, description="engine URL")
-    metrics: Path | None = Field(default=None, description="a saved /metrics page")
-    previous: Path | None = Field(default=None, description="an earlier page of the same engine")
-    engine_info: list[Path] = Field(default_factory=list, description="saved info endpoint answers (JSON)")
+    target: Targets = Field(default_factory=list, max_length=500, description="engine URL; repeatable")
+    metrics: Path | None = Field(default=None, description="a saved /metrics page, instead of a target")
+    previous: Path | None = Field(default=None, description="an earlier page of the same engine, read first")
+    engine_info: list[Path] = Field(
+        default_factory=list,
+        description="saved answers of the engine's info endpoints (vLLM: /v1/models, /version; "
+        "SGLang: /server_info, /model_info)",
+    )
     output: Literal["text", "json", "prom"] = Field(
         default="text", description="text, json, or prom: what /metrics would say"
     )
@@ -193,8 +215,9 @@ class ExplainSettings(_Settings):
 class DemoSettings(_Settings):
     """kvcache-exporter demo: the exporter against a recorded run."""
 
+    context: Tiers = Field(default=[128, 512, 1024], description="context tiers in tokens")
     listen_address: str = Field(default="127.0.0.1:9844", description="HOST:PORT to serve on")
-    poll_interval: float = Field(default=1.0, gt=0.01, le=60)
+    poll_interval: float = Field(default=1.0, gt=0.01, le=60, description="seconds between polls")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -205,12 +228,40 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+COMMANDS: dict[str, type[_Settings]] = {
+    "serve": ServeSettings,
+    "demo": DemoSettings,
+    "explain": ExplainSettings,
+}
+
+
+def _names(*kinds: type[BaseSettings]) -> set[str]:
+    return {field_name(name) for kind in kinds for name in kind.model_fields}
+
+
+def field_name(attribute: str) -> str:
+    """The public spelling of a field (see ``model_config_path``)."""
+    return "model_config" if attribute == "model_config_path" else attribute
+
+
+def flags(kind: type[_Settings]) -> list[tuple[str, str, str]]:
+    """(flag, default, meaning) of every setting of a command, for help and documentation."""
+    rows: list[tuple[str, str, str]] = []
+    for name, field in kind.model_fields.items():
+        default = field.get_default(call_default_factory=True, validated_data={})
+        words = default if isinstance(default, list) else [default]
+        shown = " ".join(str(getattr(word, "url", word)) for word in words if word not in (None, ""))
+        rows.append((f"--{field_name(name).replace('_', '-')}", shown, field.description or ""))
+    return rows
+
+
 def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
     """The settings of one command from its arguments, environment and file.
 
-    Raises ``pydantic.ValidationError`` / ``SettingsError`` / ``SystemExit``
-    (argparse) on bad input; the caller turns them into one line.
+    Raises ``pydantic.ValidationError``, ``SettingsError`` or ``ValueError`` on bad
+    input, which the caller turns into one line; ``SystemExit`` after ``--help``.
     """
+    _check_environment()
     arguments = _repeat_lists(arguments, kind)
     file = _config_file(arguments)
     loaded: type[_Settings] = type(
@@ -230,6 +281,14 @@ def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
     return loaded(_cli_settings_source=source)  # type: ignore[call-arg]  # a pydantic-settings argument
 
 
+def _check_environment() -> None:
+    """A misspelt variable must not pass for a default.  Raises ValueError."""
+    known = {f"{ENV_PREFIX}{name}".upper() for name in _names(*COMMANDS.values())}
+    for name in os.environ:
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
+            raise ValueError(f"{name}: no such setting")
+
+
 def _config_file(arguments: Sequence[str]) -> Path | None:
     named: str | None = os.environ.get(f"{ENV_PREFIX}CONFIG_FILE")
     for n, argument in enumerate(arguments):
@@ -240,8 +299,14 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
     if not named:
         return None
     path = Path(named)
-    if not path.is_file():
-        raise ValueError(f"{path}: no such settings file")
+    try:
+        said = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeError):
+        raise ValueError(f"{path}: not YAML") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    if said is not None and not isinstance(said, dict):
+        raise ValueError(f"{path}: settings are a mapping of names to values")
     return path
 
 

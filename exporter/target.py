@@ -14,8 +14,8 @@ from exporter.derive.derive import derive
 from exporter.derive.inputs import Model
 from exporter.derive.readout import Readout
 from exporter.engines import detect
-from exporter.engines.exposition import Page
-from exporter.engines.sample import EngineSample
+from exporter.engines.exposition import Dropped, Page
+from exporter.engines.sample import MAX_RANKS, EngineSample
 from exporter.facts import Facts, Source
 from exporter.fetch import Failure, FetchError, check_page
 from exporter.kvmath.known import known
@@ -59,7 +59,7 @@ class TargetState:
         self.fetches = 0
         self.errors: Counter[Failure] = Counter()
         self.dropped: Counter[str] = Counter()
-        self.counter_resets = 0
+        self.engine_restarts = 0
         self.fetch_seconds: float | None = None
         self.last_success: float | None = None
         self.last_success_timestamp: float | None = None
@@ -77,7 +77,10 @@ class TargetState:
         if not page.software:
             raise FetchError(Failure.NO_ENGINE_FAMILIES, "the page has no engine's metrics")
         version = self._version()
-        return Reading(page, detect.samples(page, version), version)
+        samples = detect.samples(page, version)
+        if len(samples) >= MAX_RANKS:
+            self.dropped[Dropped.TOO_MANY] += 1
+        return Reading(page, samples, version)
 
     def is_new(self, reading: Reading) -> bool:
         """True where this is another engine process than before: its info
@@ -94,7 +97,7 @@ class TargetState:
         """Derive and publish.  ``at``: seconds, any epoch that :meth:`expire`
         shares; ``timestamp``: the same moment as a Unix time, to be exported."""
         if self._went_back(reading):
-            self.counter_resets += 1
+            self.engine_restarts += 1
         samples = reading.samples
         if reading.version != self._version():  # it was learned since
             samples = detect.samples(reading.page, self._version())

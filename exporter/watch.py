@@ -7,13 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import httpx
 
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
-from exporter.facts import Source
+from exporter.facts import Facts, Source
 from exporter.fetch import Failure, FetchError, check_end, client_for, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
@@ -129,6 +130,10 @@ class TargetWatch:
         learned = await learn(client, self.target, reading.page.software)
         self._learned_at = now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
+        if not new and not learned.complete:
+            # The same process: what it said before holds on while an endpoint is silent.
+            before = self.state.facts.get(Source.ENGINE, Facts())
+            learned = replace(learned, engine=learned.engine.filled_from(before))
         self.state.learn(learned.engine, learned.command_line)
         await self._find_config(learned, new)
 

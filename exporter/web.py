@@ -16,7 +16,8 @@ from starlette.routing import Route
 
 from exporter import explain, landing
 from exporter.collect import registry
-from exporter.server import guest
+from exporter.log import log
+from exporter.server import guest, listen
 from exporter.settings import host_and_port
 from exporter.target import TargetState
 from exporter.watch import Watch
@@ -73,8 +74,9 @@ def _named(states: Sequence[TargetState], name: str | None) -> Sequence[TargetSt
 
 async def serve(watch: Watch, listen_address: str) -> None:
     """Watch and serve until SIGTERM or SIGINT.  Raises OSError where the address is taken."""
-    # "" as host is every address, IPv4 and IPv6.
-    server = guest(app(watch), *host_and_port(listen_address))
+    listening = listen(*host_and_port(listen_address))
+    log.info("listening", address=listen_address, targets=[state.name for state in watch.states])
+    server = guest(app(watch))
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -86,7 +88,7 @@ async def serve(watch: Watch, listen_address: str) -> None:
     # A poll loop that dies takes the process with it: better restarted than silently blind.
     polling.add_done_callback(lambda _: stop())
     try:
-        await server.serve()
+        await server.serve(sockets=[listening])
     finally:
         polling.cancel()
         await asyncio.wait({polling})

@@ -30,8 +30,8 @@ DROPPED = own(
     ("reason",),
     "Samples on the engine's page that were unusable.",
 )
-COUNTER_RESETS = own(
-    "counter", "exporter_counter_resets_total", (), "Times that the engine's counters went back (a restart)."
+ENGINE_RESTARTS = own(
+    "counter", "exporter_engine_restarts_total", (), "Times that the engine's counters went back (a restart)."
 )
 CONFIG_LOADED = own(
     "gauge", "exporter_model_config_loaded", (), "1 where the model's config.json was found and understood."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Final, NamedTuple
 from exporter import catalogue
 from exporter.demo.engine import engine_app
 from exporter.demo.recording import NAMES, load
-from exporter.server import GuestServer, guest
+from exporter.server import GuestServer, guest, listen
 
 
 class DemoTarget(NamedTuple):
@@ -22,19 +21,6 @@ class DemoTarget(NamedTuple):
     name: str
     url: str
     config_path: Path
-
-
-def _listening_socket() -> socket.socket:
-    """A listening socket on a free loopback port.
-
-    Listening before the server accepts means that an early poll waits in the
-    backlog instead of being refused, so nobody has to wait for start-up.
-    """
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.bind(("127.0.0.1", 0))
-    sock.listen(64)
-    sock.setblocking(False)
-    return sock
 
 
 @asynccontextmanager
@@ -50,7 +36,7 @@ async def demo_targets(clock: Callable[[], float] = time.monotonic) -> AsyncIter
         for name in NAMES:
             recording = load(name)
             server = guest(engine_app(recording, clock))
-            sock = _listening_socket()
+            sock = listen("127.0.0.1", 0)
             url = f"http://127.0.0.1:{sock.getsockname()[1]}"
             task = asyncio.create_task(server.serve(sockets=[sock]), name=f"demo-{name}")
             running.append((server, task))

@@ -11,7 +11,7 @@ from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.model import ModelShape
 
 NO_WEIGHTS = Unavailable(Reason.MODEL_WEIGHTS, "no checkpoint directory")
-NO_CONFIG = Unavailable(Reason.MODEL_CONFIG, "no config.json was looked for")
+NO_CONFIG = Unavailable(Reason.MODEL_CONFIG, "not looked for yet: the engine has not been read")
 # What both engines do when nobody says otherwise.
 DEFAULTS = Facts(
     tensor_parallel_size=1,

@@ -95,9 +95,11 @@ def doubted(sample: EngineSample, inputs: Inputs, layout: BlockLayout) -> Unavai
     assumed = [n for n in ("tensor_parallel_size", "pipeline_parallel_size") if inputs.choices[n].assumed]
     if not known(check) or check == 1.0 or not assumed:
         return None
-    reason = Reason.TENSOR_PARALLEL_SIZE if check > 1 else Reason.CONTRADICTION
+    size = f"the engine's block is {1 / check:.4g} of ours"
+    if check > 1 and "tensor_parallel_size" in assumed:
+        return Unavailable(Reason.TENSOR_PARALLEL_SIZE, f"{' and '.join(assumed)} assumed as 1, but {size}")
     return Unavailable(
-        reason, f"{' and '.join(assumed)} assumed as 1, but the engine's block is {1 / check:.4g} of ours"
+        Reason.CONTRADICTION, f"{size}: another model's config.json, or {' and '.join(assumed)} is not 1"
     )
 
 

@@ -134,7 +134,10 @@ def _text(doc: Mapping[str, object], key: str) -> str | None:
     value = doc.get(key)
     if isinstance(value, list):  # vLLM's served_model_name may be a list
         value = value[0] if value else None
-    return value if isinstance(value, str) and re.fullmatch(r"[^\x00-\x1f\x7f]{1,512}", value) else None
+    # No control characters, and no lone surrogates, which JSON can hold and UTF-8 can't.
+    if not isinstance(value, str) or not re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,512}", value):
+        return None
+    return value
 
 
 def _count(doc: Mapping[str, object], key: str) -> int | None:

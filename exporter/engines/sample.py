@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.engines.exposition import Page, Sample
@@ -11,6 +11,8 @@ from exporter.kvmath.known import Reason, Unavailable
 NOT_REPORTED = Unavailable(Reason.NOT_REPORTED)
 # Tokens, bytes or sequences beyond this exist nowhere; products of two stay far inside a float.
 MAX_COUNT = 1e18
+# Ranks of one page; a server of this many engines exists nowhere, a hostile page might.
+MAX_RANKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,11 @@ class Reader:
     def __init__(self, page: Page, identify: Callable[[Sample], Identity], naming: frozenset[str]) -> None:
         self.page = page
         self.identify = identify
-        found = {identify(s) for name in page.families if name in naming for s in page.get(name)}
+        self._owners: dict[Identity, Identity | None] = {}
+        self._owned: dict[str, dict[Identity, list[Sample]]] = {}
+        # In the page's order, so that the first ranks are the ones kept.
+        named = dict.fromkeys(identify(s) for name in page.families if name in naming for s in page.get(name))
+        found = set(list(named)[:MAX_RANKS])
         merged = {self._completed(one, found) for one in found}
         self.identities: tuple[Identity, ...] = tuple(
             sorted(
@@ -124,6 +130,9 @@ class Reader:
                 key=lambda i: (i.model_name or "", i.replica or "", i.engine or ""),
             )
         )
+        self._by_engine: dict[str | None, list[Identity]] = {}
+        for identity in self.identities:
+            self._by_engine.setdefault(identity.engine, []).append(identity)
 
     @staticmethod
     def _completed(one: Identity, found: set[Identity]) -> Identity:
@@ -137,16 +146,25 @@ class Reader:
                 )
         return one
 
-    def samples(self, family: str, identity: Identity) -> tuple[Sample, ...]:
+    def samples(self, family: str, identity: Identity) -> Sequence[Sample]:
         """The samples of ``family`` that belong to ``identity``, unambiguously."""
-        mine = []
-        for sample in self.page.get(family):
-            said = self.identify(sample)
-            if not identity.compatible(said):
-                continue
-            if sum(i.compatible(said) for i in self.identities) == 1:
-                mine.append(sample)
-        return tuple(mine)
+        if family not in self._owned:
+            owned = self._owned[family] = {}
+            for sample in self.page.get(family):
+                owner = self._owner(self.identify(sample))
+                if owner is not None:
+                    owned.setdefault(owner, []).append(sample)
+        return self._owned[family].get(identity, ())
+
+    def _owner(self, said: Identity) -> Identity | None:
+        """The one rank that ``said`` can mean, if it is one."""
+        if said not in self._owners:
+            near: Sequence[Identity] = self.identities
+            if said.engine is not None:
+                near = [*self._by_engine.get(said.engine, ()), *self._by_engine.get(None, ())]
+            possible = [identity for identity in near if identity.compatible(said)]
+            self._owners[said] = possible[0] if len(possible) == 1 else None
+        return self._owners[said]
 
     def value(self, family: str, identity: Identity) -> float | Unavailable:
         """The one value of ``family``; ranks that repeat it must agree."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from exporter.engines.exposition import Page, Sample, Vocabulary
@@ -299,7 +299,7 @@ def _prefix_by_request(
     return PrefixCounts(queries, hits)
 
 
-def _bounded_routes(samples: tuple[Sample, ...]) -> Mapping[str, str]:
+def _bounded_routes(samples: Sequence[Sample]) -> Mapping[str, str]:
     """Each route to itself, the first MAX_ROUTES of the page (its oldest), the rest to one."""
     routes = list(dict.fromkeys(s.labels.get("route", "") for s in samples))
     return {r: r if n < MAX_ROUTES else OTHER_ROUTE for n, r in enumerate(routes)}

@@ -1,0 +1,96 @@
+"""Settings that cannot be meant: status 2, one line that names the field, and no secret in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter import cli
+
+from .running import lines_of, run_program
+
+PASSWORD = "hunter2"
+CASES: dict[str, tuple[tuple[str, ...], str]] = {
+    "no URL": (("--target", "engine:8000"), "target"),
+    "other scheme": (("--target", "ftp://engine:21"), "target"),
+    "port 0": (("--target", "http://engine:0"), "target"),
+    "port no number": (("--target", "http://engine:http"), "target"),
+    "password": (("--target", f"http://user:{PASSWORD}@engine:8000"), "target"),
+    "interval 0": (("--poll-interval", "0"), "poll_interval"),
+    "interval negative": (("--poll-interval=-1",), "poll_interval"),
+    "interval nan": (("--poll-interval", "nan"), "poll_interval"),
+    "interval no number": (("--poll-interval", "fast"), "poll_interval"),
+    "timeout 0": (("--timeout", "0"), "timeout"),
+    "listen address": (("--listen-address", "9844"), "listen_address"),
+    "port too high": (("--listen-address", ":99999"), "listen_address"),
+    "same name twice": (("--target", "http://a:1", "http://a:1"), "target"),
+    "no such file": (("--config-file", "/nowhere/settings.yaml"), "/nowhere/settings.yaml"),
+    "log format": (("--log-format", "xml"), "log_format"),
+}
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs ``serve`` in this process; its one line on stderr, once all else is as it must be."""
+
+    def started(_: object) -> int:
+        raise AssertionError("it would have started")
+
+    def run(*arguments: str) -> str:
+        try:
+            status: object = cli.main(["serve", *arguments])
+        except SystemExit as end:
+            status = end.code
+        said = capsys.readouterr()
+        assert status == 2
+        assert said.out == ""
+        assert PASSWORD not in said.err
+        lines = lines_of(said.err)
+        assert len(lines) == 1, said.err
+        assert lines[0].startswith("kvcache-exporter serve: ")
+        return lines[0]
+
+    monkeypatch.setattr(cli, "_run", started)
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_flag_is_one_line(refused: Run, name: str) -> None:
+    """The program must not start half-configured, and say which setting it is."""
+    arguments, field = CASES[name]
+    assert field in refused(*arguments)
+
+
+def test_unknown_flag_is_one_line(refused: Run) -> None:
+    """A typing error in a flag; the usage is for --help, and would bury the line that matters."""
+    assert "--poll-intervall" in refused("--poll-intervall", "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("poll_intervall: 2\n", "poll_intervall"),
+        ("target:\n  - {url: 'http://a:1', colour: red}\n", "target.0.colour"),
+        ("target:\n  - {url: 'http://user:hunter2@a:1'}\n", "target.0.url"),
+        ("poll_interval: [2\n", "settings.yaml"),
+        ("- a\n- list\n", "settings.yaml"),
+        ("\0\1\2", "settings.yaml"),
+    ],
+)
+def test_bad_file_is_one_line(refused: Run, tmp_path: Path, text: str, field: str) -> None:
+    """The same for the settings file; a typing error in a key is an error, not a default."""
+    (tmp_path / "settings.yaml").write_text(text)
+    assert field in refused("--config-file", str(tmp_path / "settings.yaml"))
+
+
+def test_bad_environment_is_one_line() -> None:
+    """And for a variable, which names the same field; here with the program itself and its real status."""
+    ended = run_program("serve", KVCACHE_EXPORTER_POLL_INTERVAL="0")
+    assert ended.returncode == 2
+    assert len(lines_of(ended.stderr)) == 1
+    assert "poll_interval" in ended.stderr
