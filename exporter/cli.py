@@ -1,4 +1,4 @@
-"""``kvcache-exporter serve | demo | explain``."""
+"""``kvcache-exporter serve | demo | explain | plan``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ commands:
   serve    watch engines and serve /metrics (default target http://127.0.0.1:8000)
   demo     the same, against a recorded run of both engines, no network needed
   explain  one readout: every step of the arithmetic, its inputs and their sources
+  plan     before deploying: what a model's cache takes, and how many sequences fit
   version  print the version
 
 kvcache-exporter COMMAND --help shows a command's flags. Every flag is also an
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "serve": _serve,
         "demo": _demo,
         "explain": _explain,
+        "plan": _plan,
     }
     if command not in commands:
         print(f"kvcache-exporter: no such command: {command}\n\n{USAGE}", file=sys.stderr, end="")
@@ -127,3 +129,10 @@ def _explain(words: Sequence[str]) -> int:
     from exporter.once import explain_once  # noqa: PLC0415
 
     return explain_once(settings)
+
+
+def _plan(words: Sequence[str]) -> int:
+    from exporter.planner.command import run  # noqa: PLC0415
+    from exporter.planner.settings import PlanSettings, ordered  # noqa: PLC0415
+
+    return run(load(PlanSettings, ordered(words)))

@@ -101,7 +101,7 @@ def _target(value: object) -> object:
     return {"url": value} if isinstance(value, str) else value
 
 
-def _words(value: object) -> object:
+def words_of(value: object) -> object:
     """A list from an environment variable: words between spaces or commas, or JSON."""
     if not isinstance(value, str):
         return value
@@ -111,8 +111,8 @@ def _words(value: object) -> object:
 Target = Annotated[TargetSettings, BeforeValidator(_target)]
 
 
-class _Settings(Overrides, BaseSettings):
-    """Sources and fields common to the commands."""
+class CommandSettings(BaseSettings):
+    """Where the settings of every command come from."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -127,16 +127,6 @@ class _Settings(Overrides, BaseSettings):
     )
 
     config_file: Path | None = Field(default=None, description="YAML file with these settings")
-    context: Annotated[list[PositiveInt], NoDecode, BeforeValidator(_words)] = Field(
-        default=list(DEFAULT_CONTEXTS), max_length=20, description="context tiers in tokens"
-    )
-    hub: bool = Field(
-        default=True, description="look the model's config.json up on the hub if it is nowhere local"
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="debug, info, warning or error"
-    )
-    log_format: Literal["console", "json"] = Field(default="console", description="console or json")
 
     @classmethod
     def settings_customise_sources(
@@ -150,10 +140,27 @@ class _Settings(Overrides, BaseSettings):
         return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
 
 
+class _Settings(Overrides, CommandSettings):
+    """Fields common to the commands that look at an engine."""
+
+    model_config = CommandSettings.model_config  # both bases have one
+
+    context: Annotated[list[PositiveInt], NoDecode, BeforeValidator(words_of)] = Field(
+        default=list(DEFAULT_CONTEXTS), max_length=20, description="context tiers in tokens"
+    )
+    hub: bool = Field(
+        default=True, description="look the model's config.json up on the hub if it is nowhere local"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    log_format: Literal["console", "json"] = Field(default="console", description="console or json")
+
+
 class ServeSettings(_Settings):
     """kvcache-exporter serve: watch engines and serve /metrics."""
 
-    target: Annotated[list[Target], NoDecode, BeforeValidator(_words)] = Field(
+    target: Annotated[list[Target], NoDecode, BeforeValidator(words_of)] = Field(
         default_factory=lambda: [TargetSettings(url=DEFAULT_TARGET)],
         max_length=500,
         description="engine URL; repeatable",
@@ -205,7 +212,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
+def load(kind: type[CommandSettings], arguments: Sequence[str]) -> Any:
     """The settings of one command from its arguments, environment and file.
 
     Raises ``pydantic.ValidationError`` / ``SettingsError`` / ``SystemExit``
@@ -213,7 +220,7 @@ def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
     """
     arguments = _repeat_lists(arguments, kind)
     file = _config_file(arguments)
-    loaded: type[_Settings] = type(
+    loaded: type[CommandSettings] = type(
         kind.__name__,
         (kind,),
         {
@@ -245,7 +252,7 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
     return path
 
 
-def _repeat_lists(arguments: Sequence[str], kind: type[_Settings]) -> list[str]:
+def _repeat_lists(arguments: Sequence[str], kind: type[CommandSettings]) -> list[str]:
     """``--context 4096 8192`` -> ``--context 4096 --context 8192``: people write
     both, the settings library knows the second."""
     lists = {
