@@ -8,6 +8,7 @@ from exporter.engines.sample import EngineSample
 from exporter.kvmath import capacity
 from exporter.kvmath.dtypes import resolve_cache_dtype
 from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.model import ModelShape
 from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, token_pools
 from exporter.kvmath.vllm import BlockLayout, block_layout
@@ -50,14 +51,42 @@ def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -
         return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers take part of each block")
     if not known(block_tokens):
         return block_tokens
-    hybrid = inputs.flag("hybrid_kv_cache_manager") is not False
-    layout = block_layout(shape, dtype, block_tokens, parallelism(inputs), hybrid_manager=hybrid)
+    layout = _layout(inputs, shape, dtype, block_tokens, "auto")
+    if known(layout) and layout.state_bytes_per_sequence and not _agrees(sample, layout):
+        # --mamba-ssm-cache-dtype is in no sample; where the engine's own bytes fit a float32 state
+        # (vLLM 0.32.0 on a CPU, platforms/cpu.py) and not the model's own, that is what it stores.
+        wide = _layout(inputs, shape, dtype, block_tokens, "float32")
+        if known(wide) and _agrees(sample, wide):
+            layout = wide
     if known(layout) and len(layout.groups) > 1 and not known(sample.capacity_tokens):
         # The size label exists since about 0.30; without it only the release tells the layout.
         release = parse_version(inputs.text("version"))
         if release is None or release < HYBRID_LAYOUT_SINCE:
             return Unavailable(Reason.ENGINE_VERSION, "the layout of window mixes depends on the release")
     return layout
+
+
+def _layout(
+    inputs: Inputs, shape: ModelShape, dtype: str, block_tokens: int, state_dtype: str
+) -> BlockLayout | Unavailable:
+    length = inputs.count("max_model_len", Reason.MAX_MODEL_LEN)
+    return block_layout(
+        shape,
+        dtype,
+        block_tokens,
+        parallelism(inputs),
+        hybrid_manager=inputs.flag("hybrid_kv_cache_manager") is not False,
+        prefix_caching=inputs.flag("enable_prefix_caching") is not False,
+        max_model_len=length if known(length) else 0,
+        model_dtype=inputs.text("dtype"),
+        state_dtype=state_dtype,
+    )
+
+
+def _agrees(sample: EngineSample, layout: BlockLayout) -> bool:
+    """False where the engine's byte budget contradicts the layout; silence agrees."""
+    check = budget_check(sample, layout)
+    return not known(check) or check == 1.0
 
 
 def pools_plan(inputs: Inputs, dtype: str | Unavailable) -> TokenPools | Unavailable:
@@ -106,8 +135,8 @@ def admission_blocks(inputs: Inputs, layout: BlockLayout) -> int | Unavailable:
     max_model_len = inputs.count("max_model_len", Reason.MAX_MODEL_LEN)
     if not known(max_model_len):
         return max_model_len
-    if layout.single_full_group:
-        return layout.peak_blocks(max_model_len)
+    if not layout.counts_in_flight:
+        return layout.admission_blocks(max_model_len, 0)
     batched = inputs.count("max_num_batched_tokens", Reason.MAX_NUM_BATCHED_TOKENS)
     if not known(batched):
         return batched
