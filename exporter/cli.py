@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from exporter import __version__
-from exporter.log import configure, log
 from exporter.settings import DemoSettings, ExplainSettings, ServeSettings, Target, load
 
 USAGE = """\
@@ -63,14 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(words: Sequence[str]) -> int:
+    from exporter.log import configure  # noqa: PLC0415
+
     settings: ServeSettings = load(ServeSettings, words)
     configure(settings.log_level, settings.log_format)
     return _run(settings)
 
 
 def _run(settings: ServeSettings) -> int:
-    # The web stack is only needed here, and explain should start quickly.
+    # The web stack is only needed here, and explain and plan should start quickly.
     from exporter import web  # noqa: PLC0415
+    from exporter.log import log  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
 
     log.info(
@@ -91,12 +93,14 @@ def _run(settings: ServeSettings) -> int:
 
 
 def _demo(words: Sequence[str]) -> int:
-    settings: DemoSettings = load(DemoSettings, words)
-    configure(settings.log_level, settings.log_format)
     from exporter import web  # noqa: PLC0415
     from exporter.demo import demo_targets, what_to_look_at  # noqa: PLC0415
+    from exporter.log import configure, log  # noqa: PLC0415
     from exporter.settings import TargetSettings  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
+
+    settings: DemoSettings = load(DemoSettings, words)
+    configure(settings.log_level, settings.log_format)
 
     async def run() -> None:
         async with demo_targets() as engines:
@@ -124,10 +128,11 @@ def _demo(words: Sequence[str]) -> int:
 
 
 def _explain(words: Sequence[str]) -> int:
-    settings: ExplainSettings = load(ExplainSettings, words)
-    configure(settings.log_level, settings.log_format)
+    from exporter.log import configure  # noqa: PLC0415
     from exporter.once import explain_once  # noqa: PLC0415
 
+    settings: ExplainSettings = load(ExplainSettings, words)
+    configure(settings.log_level, settings.log_format)
     return explain_once(settings)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -218,8 +219,16 @@ def load(kind: type[CommandSettings], arguments: Sequence[str]) -> Any:
     Raises ``pydantic.ValidationError`` / ``SettingsError`` / ``SystemExit``
     (argparse) on bad input; the caller turns them into one line.
     """
-    arguments = _repeat_lists(arguments, kind)
-    file = _config_file(arguments)
+    loaded, source = _parser(kind, _config_file(arguments))
+    parsed = source(args=_repeat_lists(arguments, kind))
+    return loaded(_cli_settings_source=parsed)  # type: ignore[call-arg]  # a pydantic-settings argument
+
+
+@lru_cache(maxsize=8)
+def _parser(
+    kind: type[CommandSettings], file: Path | None
+) -> tuple[type[CommandSettings], CliSettingsSource[Any]]:
+    """The settings class bound to its file, and its parser: kept, for building them is most of the work."""
     loaded: type[CommandSettings] = type(
         kind.__name__,
         (kind,),
@@ -229,12 +238,8 @@ def load(kind: type[CommandSettings], arguments: Sequence[str]) -> Any:
             "__module__": kind.__module__,
         },
     )
-    source: CliSettingsSource[Any] = CliSettingsSource(
-        loaded,
-        cli_prog_name=f"kvcache-exporter {kind.__name__.removesuffix('Settings').lower()}",
-        cli_parse_args=list(arguments),
-    )
-    return loaded(_cli_settings_source=source)  # type: ignore[call-arg]  # a pydantic-settings argument
+    name = kind.__name__.removesuffix("Settings").lower()
+    return loaded, CliSettingsSource(loaded, cli_prog_name=f"kvcache-exporter {name}")
 
 
 def _config_file(arguments: Sequence[str]) -> Path | None:

@@ -33,7 +33,7 @@ class Layout(Protocol):
         """Blocks of the pool no sequence ever gets."""
 
     @property
-    def device_bytes_per_token(self) -> int:
+    def device_bytes_per_token(self) -> float:
         """One token more of a long context, one GPU; 0 where nothing keeps every token."""
 
     @property
@@ -172,7 +172,7 @@ def _live_tokens(device_bytes: int, layout: Layout) -> int | Unavailable:
         return Unavailable(Reason.ATTENTION_FREE, "no layer keeps every token")
     if not layout.counts_tokens:
         return Unavailable(Reason.SEVERAL_CACHE_GROUPS, "no single token count is true for several groups")
-    return device_bytes // layout.device_bytes_per_token
+    return int(device_bytes // layout.device_bytes_per_token)
 
 
 def sharing_of(layout: Layout, tokens: int, prefix_tokens: int) -> Sharing:

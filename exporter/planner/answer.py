@@ -8,7 +8,7 @@ from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.plan import ContextPlan, Deployment, Pool, plan_context, pool_of
 from exporter.planner.checkpoint import Weights
-from exporter.planner.layouts import Choices, EngineLayout, engine_layout
+from exporter.planner.layouts import EngineLayout, engine_layout
 from exporter.planner.question import Machine, Question
 
 
@@ -55,9 +55,8 @@ class Answer:
 def answer(asked: Question, shape: ModelShape | Unavailable, weights: Weights | Unavailable) -> Answer:
     """Every figure; what cannot be known is ``Unavailable`` in its place."""
     deployment = deployment_of(asked, asked.machine, weights)
-    layout = engine_layout(shape, asked.choices) if known(shape) else shape
+    layout = engine_layout(shape, asked.choices)
     pool = pool_of(deployment, layout) if known(layout) else layout
-    contexts = asked.contexts if known(layout) else ()
     length: int | Unavailable = asked.max_model_len or (shape.max_position_tokens if known(shape) else shape)
     return Answer(
         question=asked,
@@ -66,7 +65,7 @@ def answer(asked: Question, shape: ModelShape | Unavailable, weights: Weights | 
         deployment=deployment,
         layout=layout,
         pool=pool,
-        contexts=tuple(context_plan(asked, layout, deployment, pool, tokens) for tokens in contexts)
+        contexts=tuple(context_plan(asked, layout, deployment, pool, tokens) for tokens in asked.contexts)
         if known(layout)
         else (),
         max_model_len=length,
@@ -103,16 +102,13 @@ def context_plan(
 
 def fit_with(
     asked: Question,
-    shape: ModelShape,
+    layout: EngineLayout | Unavailable,
     weights: Weights | Unavailable,
     tokens: int,
-    choices: Choices | None = None,
     machine: Machine | None = None,
 ) -> int | Unavailable:
-    """How many sequences of ``tokens`` tokens would fit with other ``choices`` or another ``machine``."""
-    machine = machine or asked.machine
-    layout = engine_layout(shape, choices or asked.choices)
+    """How many sequences of ``tokens`` tokens would fit with another layout, weights or machine."""
     if not known(layout):
         return layout
-    deployment = deployment_of(asked, machine, weights)
+    deployment = deployment_of(asked, machine or asked.machine, weights)
     return context_plan(asked, layout, deployment, pool_of(deployment, layout), tokens).fit_sharing

@@ -83,6 +83,19 @@ def _modelopt(file: Path) -> Mapping[str, object]:
         raise
 
 
+def default_in_flight(config: Mapping[str, object]) -> int:
+    """Tokens in flight at once where nobody says, as the recorded admission sizes assume them.
+
+    2,048 batched tokens, two batches under asynchronous scheduling (vLLM 0.32.0
+    config/vllm.py ``max_in_flight_tokens``).  Gemma 4 attends to an image in both
+    directions, so its largest media item, 2,496 tokens, must fit in one batch
+    (engine/arg_utils.py ``_get_min_mm_batched_tokens``).
+    """
+    text = config.get("text_config")
+    both_ways = isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
+    return 2 * (2496 if both_ways and config.get("model_type") == "gemma4" else 2048)
+
+
 def weights_of(checkpoint: Checkpoint, gigabytes: float | None, dtype: str | None) -> Weights | Unavailable:
     """The weights: as told, else by ``dtype``, else from the checkpoint's files, else estimated.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.model import read_model
 from exporter.planner.answer import answer
-from exporter.planner.checkpoint import read_checkpoint, weights_of
+from exporter.planner.checkpoint import default_in_flight, read_checkpoint, weights_of
 from exporter.planner.output import as_json
 from exporter.planner.page import as_text
 from exporter.planner.question import question
@@ -25,6 +26,7 @@ def run(settings: PlanSettings) -> int:
     shape = read_model(checkpoint.config)
     if isinstance(shape, Unavailable) and shape.reason is Reason.BAD_MODEL_CONFIG:
         raise ValueError(f"{checkpoint.location}: {shape.detail}")
+    asked = replace(asked, in_flight_tokens=asked.in_flight_tokens or default_in_flight(checkpoint.config))
     weights = weights_of(checkpoint, settings.weights_gb, settings.weights_dtype)
     found = answer(asked, shape, weights)
     _print(as_json(found) + "\n" if settings.output == "json" else as_text(found, str(checkpoint.location)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
+from exporter.kvmath.blocks import BlockLayout
 from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.plan import ContextPlan, DecodeFloor
 from exporter.planner.answer import Answer
@@ -39,14 +41,16 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         told["layers"] = [
             {
                 "count": row.count,
-                "kind": row.kind,
-                "bytes_per_token": row.bytes_per_token,
+                "kind": str(row.kind),
+                "bytes_per_token": number(row.bytes_per_token),
                 "window_tokens": row.window_tokens,
                 "state_bytes": row.state_bytes,
             }
             for row in layout.layers
         ]
         told["engine"] = _engine(layout)
+        if answer.question.choices.override.names:
+            told["set_by_hand"] = list(answer.question.choices.override.names)
         told["sequences"] = {str(c.tokens): _context(answer, c, put) for c in answer.contexts}
     else:
         for key in (
@@ -81,6 +85,11 @@ def as_dict(answer: Answer) -> dict[str, Any]:
     return told
 
 
+def number(value: Fraction) -> int | float:
+    """Exact where it is whole; records that tokens share (DeepSeek V4) make it a fraction."""
+    return value.numerator if value.denominator == 1 else float(value)
+
+
 def _put_model(answer: Answer, told: dict[str, Any], put: Any) -> None:
     asked, shape = answer.question, answer.shape
     if known(shape):
@@ -107,7 +116,7 @@ def _engine(layout: EngineLayout) -> dict[str, Any]:
         "bytes_per_block": layout.block_bytes,
         "reserved_blocks": layout.reserved_blocks,
     }
-    if layout.vllm is not None:
+    if isinstance(layout.blocks, BlockLayout):
         told["groups"] = [
             {
                 "kind": str(group.kind),
@@ -116,7 +125,7 @@ def _engine(layout: EngineLayout) -> dict[str, Any]:
                 "block_size": group.block_tokens,
                 "page_bytes": group.page_bytes,
             }
-            for group in layout.vllm.groups
+            for group in layout.blocks.groups
         ]
     else:
         told["groups"] = [

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from exporter.kvmath.known import known
+from exporter.kvmath.layers import Kind
 from exporter.kvmath.plan import ContextPlan
 from exporter.planner.answer import Answer
-from exporter.planner.layouts import EngineLayout
+from exporter.planner.layouts import EngineLayout, LayerRow
+from exporter.planner.output import number
 from exporter.planner.remedies import remedies
 
 GIB = 2**30
@@ -89,10 +91,10 @@ def _layer_table(layout: EngineLayout) -> Any:
     rows = [
         (
             f"{row.count:,}",
-            row.kind,
-            f"{row.bytes_per_token:,}",
-            f"{row.count * row.bytes_per_token:,}",
-            f"{row.window_tokens:,} tokens" if row.window_tokens else "every token",
+            str(row.kind).replace("_", " "),
+            f"{number(row.bytes_per_token):,}",
+            f"{number(row.count * row.bytes_per_token):,}",
+            _kept(row),
             f"{row.state_bytes:,}" if row.state_bytes else "",
         )
         for row in layout.layers
@@ -100,10 +102,22 @@ def _layer_table(layout: EngineLayout) -> Any:
     return _table("One token, all GPUs of a replica", columns, rows)
 
 
+def _kept(row: LayerRow) -> str:
+    if row.kind is Kind.CROSS:
+        return f"{row.window_tokens:,} encoder tokens" if row.window_tokens else "encoder tokens"
+    if row.window_tokens:
+        return f"{row.window_tokens:,} tokens"
+    return "a sequence" if row.state_bytes else "every token"
+
+
 def _pool_lines(answer: Answer) -> Iterator[str]:
     layout, pool, deployment = answer.layout, answer.pool, answer.deployment
     if not known(layout):
         return
+    if answer.question.choices.override.names:
+        yield f"Set by hand: {', '.join(answer.question.choices.override.names)}"
+    if layout.state_bytes_per_sequence:
+        yield f"States take {both(layout.state_bytes_per_sequence)} a sequence, whatever its length"
     yield f"One token more of a long context takes {layout.bytes_per_token:,} bytes"
     yield (
         f"{layout.engine}: {layout.cache_dtype} cache, blocks of {layout.block_tokens:,} tokens, "

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from exporter.kvmath.hardware import GPUS, Gpu, find_gpu
 from exporter.kvmath.known import Reason, Unavailable
+from exporter.kvmath.overrides import Override
 from exporter.kvmath.parallel import Parallelism
 from exporter.planner.layouts import Choices
 from exporter.planner.settings import PlanSettings
 
 DEFAULT_GPU = "H100"
-# What the truth about admission assumes: 2,048 batched tokens, two batches in flight under
-# asynchronous scheduling (vLLM 0.32.0 config/vllm.py max_in_flight_tokens).
-DEFAULT_IN_FLIGHT_TOKENS = 2 * 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Question:
     contexts: tuple[int, ...]
     sequences: int  # of one replica; 0: not asked
     shared_prefix_tokens: int
-    in_flight_tokens: int
+    in_flight_tokens: int  # 0: the engine's default for the model
     max_model_len: int  # 0: the config's
 
 
@@ -62,6 +60,10 @@ def question(settings: PlanSettings) -> Question:
             hybrid_manager=not settings.no_hybrid_manager,
             prefix_caching=not settings.no_prefix_caching,
             speculative=settings.speculative,
+            max_model_len=settings.max_model_len or 0,
+            override=Override(
+                settings.bytes_per_token, settings.state_bytes_per_sequence, settings.window_tokens
+            ),
         ),
         utilization=settings.gpu_memory_utilization,
         overhead_bytes=round(settings.overhead_gb * 10**9),
@@ -72,7 +74,7 @@ def question(settings: PlanSettings) -> Question:
         # The busiest replica gets the remainder.
         sequences=-(-settings.sequences // machine.replicas) if settings.sequences else 0,
         shared_prefix_tokens=settings.shared_prefix,
-        in_flight_tokens=settings.max_num_batched_tokens or DEFAULT_IN_FLIGHT_TOKENS,
+        in_flight_tokens=settings.max_num_batched_tokens or 0,
         max_model_len=settings.max_model_len or 0,
     )
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from exporter.kvmath.dtypes import element_bytes
 from exporter.kvmath.hardware import GPUS
 from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.model import ModelShape
-from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.plan import ContextPlan, longest_context, shortest_prefix
 from exporter.planner.answer import Answer, fit_with
+from exporter.planner.layouts import EngineLayout, engine_layout
 from exporter.planner.question import Machine
 
 MAX_GPUS = 64
@@ -43,111 +42,125 @@ class Remedy:
 
 def remedies(answer: Answer) -> tuple[Remedy, ...]:
     """For every context at which the sequences wanted don't fit."""
-    shape, layout = answer.shape, answer.layout
-    if not known(shape) or not known(layout):
+    # Without the model's shape (a cache set by hand) there is nothing to vary.
+    if not known(answer.shape) or not known(answer.layout) or answer.question.choices.override.names:
         return ()
-    return tuple(
-        remedy
-        for context in answer.contexts
-        if answer.fits_at(context) is False
-        for remedy in _for_context(answer, shape, context)
-    )
+    short = [context for context in answer.contexts if answer.fits_at(context) is False]
+    if not short:
+        return ()
+    others = _Others(answer, answer.shape, answer.layout)
+    return tuple(remedy for context in short for remedy in others.for_context(context))
 
 
-def _for_context(answer: Answer, shape: ModelShape, context: ContextPlan) -> Iterator[Remedy]:
-    def remedy(kind: Kind, change: str, fit: int | Unavailable) -> Iterator[Remedy]:
-        if known(fit):
-            yield Remedy(context.tokens, kind, change, fit, fit >= answer.wanted)
+class _Others:
+    """The same question asked of other layouts; each is worked out once for all contexts."""
 
-    asked, weights = answer.question, answer.weights
-    if (eight := _fp8(answer)) is not None:
-        choices = replace(asked.choices, kv_cache_dtype=eight)
-        fit = fit_with(asked, shape, weights, context.tokens, choices)
-        yield from remedy(Kind.FP8_CACHE, f"--kv-cache-dtype {eight}", fit)
-    if known(weights) and known(weights.parameters) and weights.parameters < weights.bytes:
-        lighter = replace(weights, bytes=weights.parameters)
-        fit = fit_with(asked, shape, lighter, context.tokens)
-        yield from remedy(Kind.FP8_WEIGHTS, "--weights-dtype fp8", fit)
-    yield from _shorter(answer, context)
-    if (more := _more_gpus(answer, shape, context.tokens)) is not None:
-        machine, fit = more
-        yield from remedy(Kind.MORE_GPUS, f"{machine.gpus} x {machine.name}", fit)
-    if (other := _other_gpu(answer, shape, context.tokens)) is not None:
-        machine, fit = other
-        yield from remedy(Kind.OTHER_GPU, f"{machine.gpus} x {machine.name}", fit)
-    if (fewer := _half_the_heads(shape)) is not None:
-        heads, smaller = fewer
-        fit = fit_with(asked, smaller, weights, context.tokens)
-        yield from remedy(Kind.FEWER_KV_HEADS, f"a model alike with {heads} KV heads", fit)
+    def __init__(self, answer: Answer, shape: ModelShape, layout: EngineLayout) -> None:
+        self._answer = answer
+        self._asked = answer.question
+        self._layout = layout
+        self._choices = answer.question.choices
+        self._shape = shape
+        self._eight = self._fp8()
+        self._wider: dict[int, EngineLayout | Unavailable] = {}
+        self._halved = self._half_the_heads()
 
+    def for_context(self, context: ContextPlan) -> Iterator[Remedy]:
+        """What helps at one context, in the order people try it."""
+        tokens, weights = context.tokens, self._answer.weights
 
-def _fp8(answer: Answer) -> str | None:
-    """The fp8 spelling of the cache, None where it takes no more than a byte already."""
-    layout = answer.layout
-    size = element_bytes(layout.cache_dtype) if known(layout) else layout
-    return "fp8" if known(size) and size > 1 else None
+        def remedy(kind: Kind, change: str, fit: int | Unavailable) -> Iterator[Remedy]:
+            if known(fit):
+                yield Remedy(tokens, kind, change, fit, fit >= self._answer.wanted)
 
+        if self._eight is not None:
+            fit = fit_with(self._asked, self._eight, weights, tokens)
+            yield from remedy(Kind.FP8_CACHE, "--kv-cache-dtype fp8", fit)
+        if known(weights) and known(weights.parameters) and weights.parameters < weights.bytes:
+            lighter = replace(weights, bytes=weights.parameters)
+            fit = fit_with(self._asked, self._layout, lighter, tokens)
+            yield from remedy(Kind.FP8_WEIGHTS, "--weights-dtype fp8", fit)
+        yield from self._shorter(context)
+        if (found := self._more_gpus(tokens)) is not None:
+            machine, fit = found
+            yield from remedy(Kind.MORE_GPUS, f"{machine.gpus} x {machine.name}", fit)
+        if (found := self._other_gpu(tokens)) is not None:
+            machine, fit = found
+            yield from remedy(Kind.OTHER_GPU, f"{machine.gpus} x {machine.name}", fit)
+        if self._halved is not None:
+            heads, layout = self._halved
+            fit = fit_with(self._asked, layout, weights, tokens)
+            yield from remedy(Kind.FEWER_KV_HEADS, f"a model alike with {heads} KV heads", fit)
 
-def _shorter(answer: Answer, context: ContextPlan) -> Iterator[Remedy]:
-    """Sharing a longer prefix, and serving a shorter context: how far it must go."""
-    layout, pool, asked = answer.layout, answer.pool, answer.question
-    if not known(layout) or not known(pool):
-        return
-    if asked.choices.prefix_caching and answer.wanted > 1:
-        prefix = shortest_prefix(layout, pool.usable_blocks, answer.wanted, context.tokens)
-        if prefix:
-            change = f"{prefix:,} of {context.tokens:,} tokens shared by all"
-            yield Remedy(context.tokens, Kind.SHARED_PREFIX, change, answer.wanted, True)
-    shared = context.sharing.prefix_tokens
-    cap = longest_context(layout, pool.usable_blocks, answer.wanted, shared, context.tokens)
-    if cap > shared:
-        yield Remedy(context.tokens, Kind.CONTEXT_CAP, f"at most {cap:,} tokens", answer.wanted, True)
-
-
-def _more_gpus(answer: Answer, shape: ModelShape, tokens: int) -> tuple[Machine, int] | None:
-    """The smallest tensor-parallel size at which it fits, else the largest there is."""
-    machine, found = answer.question.machine, None
-    tensor = machine.parallelism.tensor
-    while (tensor := tensor * 2) * machine.parallelism.pipeline <= MAX_GPUS:
-        split = Parallelism(tensor, machine.parallelism.pipeline, machine.parallelism.decode_context)
-        wider = replace(machine, parallelism=split)
-        choices = replace(answer.question.choices, parallelism=split)
-        fit = fit_with(answer.question, shape, answer.weights, tokens, choices, wider)
-        if not known(fit):
-            break
-        found = (wider, fit)
-        if fit >= answer.wanted:
-            break
-    return found
-
-
-def _other_gpu(answer: Answer, shape: ModelShape, tokens: int) -> tuple[Machine, int] | None:
-    """As many of the smallest larger GPU at which it fits, else of the largest."""
-    machine, found = answer.question.machine, None
-    for gpu in sorted(GPUS, key=lambda g: (g.memory_bytes, -g.bandwidth_bytes_per_second)):
-        if gpu.memory_bytes <= machine.memory_bytes:
-            continue
-        other = Machine(
-            gpu.name,
-            gpu.memory_bytes,
-            gpu.bandwidth_bytes_per_second,
-            machine.parallelism,
-            machine.replicas,
-        )
-        fit = fit_with(answer.question, shape, answer.weights, tokens, machine=other)
-        if not known(fit):
+    def _fp8(self) -> EngineLayout | None:
+        """The layout with an fp8 cache, None where that takes no less."""
+        found = engine_layout(self._shape, replace(self._choices, kv_cache_dtype="fp8"))
+        if not known(found):
             return None
-        if found is None or fit > found[1]:
-            found = (other, fit)
-        if fit >= answer.wanted:
-            break
-    return found
+        now, then = self._layout.bytes_per_token, found.bytes_per_token
+        return found if then < now or (now == 0 and found.block_bytes < self._layout.block_bytes) else None
 
+    def _shorter(self, context: ContextPlan) -> Iterator[Remedy]:
+        """Sharing a longer prefix, and serving a shorter context: how far it must go."""
+        pool, wanted, tokens = self._answer.pool, self._answer.wanted, context.tokens
+        if not known(pool):
+            return
+        if self._choices.prefix_caching and wanted > 1:
+            prefix = shortest_prefix(self._layout, pool.usable_blocks, wanted, tokens)
+            if prefix:
+                change = f"{prefix:,} of {tokens:,} tokens shared by all"
+                yield Remedy(tokens, Kind.SHARED_PREFIX, change, wanted, True)
+        shared = context.sharing.prefix_tokens
+        cap = longest_context(self._layout, pool.usable_blocks, wanted, shared, tokens)
+        if cap > shared:
+            yield Remedy(tokens, Kind.CONTEXT_CAP, f"at most {cap:,} tokens", wanted, True)
 
-def _half_the_heads(shape: ModelShape) -> tuple[int, ModelShape] | None:
-    """The same model with half the K and V heads, for people who can still choose one."""
-    heads = max((layer.kv_heads for layer in shape.layers), default=0)
-    if heads < 2 or any(layer.kv_heads % 2 and layer.kv_heads > 1 for layer in shape.layers):
-        return None
-    layers = tuple(replace(layer, kv_heads=max(1, layer.kv_heads // 2)) for layer in shape.layers)
-    return heads // 2, replace(shape, layers=layers)
+    def _more_gpus(self, tokens: int) -> tuple[Machine, int] | None:
+        """The smallest tensor-parallel size at which it fits, else the largest there is."""
+        machine, found = self._asked.machine, None
+        split = machine.parallelism
+        tensor = split.tensor
+        while (tensor := tensor * 2) * split.pipeline <= MAX_GPUS:
+            wider = replace(machine, parallelism=replace(split, tensor=tensor))
+            if tensor not in self._wider:
+                choices = replace(self._choices, parallelism=wider.parallelism)
+                self._wider[tensor] = engine_layout(self._shape, choices)
+            fit = fit_with(self._asked, self._wider[tensor], self._answer.weights, tokens, wider)
+            if not known(fit):
+                break
+            found = (wider, fit)
+            if fit >= self._answer.wanted:
+                break
+        return found
+
+    def _other_gpu(self, tokens: int) -> tuple[Machine, int] | None:
+        """As many of the smallest larger GPU at which it fits, else of the largest."""
+        machine, found = self._asked.machine, None
+        for gpu in sorted(GPUS, key=lambda g: (g.memory_bytes, -g.bandwidth_bytes_per_second)):
+            if gpu.memory_bytes <= machine.memory_bytes:
+                continue
+            other = replace(
+                machine,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second,
+            )
+            fit = fit_with(self._asked, self._layout, self._answer.weights, tokens, other)
+            if not known(fit):
+                return None
+            if found is None or fit > found[1]:
+                found = (other, fit)
+            if fit >= self._answer.wanted:
+                break
+        return found
+
+    def _half_the_heads(self) -> tuple[int, EngineLayout | Unavailable] | None:
+        """The same model with half the K and V heads, for people who can still choose one."""
+        layers = self._shape.layers
+        heads = max((layer.kv_heads for layer in layers), default=0)
+        if heads < 2 or any(layer.kv_heads % 2 and layer.kv_heads > 1 for layer in layers):
+            return None
+        fewer = tuple(
+            replace(layer, kv_heads=layer.kv_heads // 2) if layer.kv_heads > 1 else layer for layer in layers
+        )
+        return heads // 2, engine_layout(replace(self._shape, layers=fewer), self._choices)

@@ -64,6 +64,15 @@ class PlanSettings(CommandSettings):
         le=10**9,
         description="tokens in flight at once, for the admission size (two batches under async scheduling)",
     )
+    bytes_per_token: NonNegativeFloat | None = Field(
+        default=None, le=1e12, description="set by hand: cache bytes of a token, all GPUs of a replica"
+    )
+    state_bytes_per_sequence: NonNegativeInt | None = Field(
+        default=None, le=10**15, description="set by hand: state bytes of a sequence, all GPUs of a replica"
+    )
+    window_tokens: PositiveInt | None = Field(
+        default=None, le=10**9, description="set by hand: how many tokens of a sequence are kept"
+    )
     no_prefix_caching: CliToggleFlag[bool] = Field(default=False, description="prefix caching off")
     no_hybrid_manager: CliToggleFlag[bool] = Field(
         default=False, description="vLLM's hybrid KV cache manager off: windows are stored in full"

@@ -17,6 +17,7 @@ Plan = Callable[..., dict[str, Any]]
 Page = Callable[..., str]
 SMALL = "meta-llama__Llama-3.1-8B-Instruct"
 LARGE = "meta-llama__Llama-3.1-70B-Instruct"
+CONFIGS = Path(__file__).parents[2] / "data" / "kv" / "configs"
 
 
 def test_keys_to_rely_on(plan: Plan) -> None:
@@ -66,6 +67,33 @@ def test_window_layers(plan: Plan) -> None:
     ].items()
 
 
+def test_every_kind_of_layer_adds_up(plan: Plan) -> None:
+    """Per config: layers that keep every token give the bytes per token, states those of a sequence."""
+    for file in sorted(CONFIGS.glob("*.json")):
+        told = plan(file, "--gpu H200 --gpus 8")
+        if "layers" not in told:
+            assert told["unavailable"], file.name
+            continue
+        kept = sum(
+            row["count"] * row["bytes_per_token"]
+            for row in told["layers"]
+            if row["kind"] not in ("window", "chunk", "record_window", "ring", "cross")
+        )
+        assert kept == pytest.approx(told["bytes_per_token"]), file.name
+        states = sum(row["count"] * row["state_bytes"] for row in told["layers"])
+        assert states == told["state_bytes_per_sequence"], file.name
+
+
+def test_states(plan: Plan) -> None:
+    """Qwen3-Next: 12 full layers x 2 heads x 256 x 2 x 2 bytes; 36 gated delta nets.
+
+    Each keeps a convolution of 3 x 8,192 and a state of 32 x 128 x 128, 2 bytes an element.
+    """
+    told = plan("Qwen__Qwen3-Next-80B-A3B-Instruct", "--context 8192")
+    assert told["bytes_per_token"] == 12 * 2048
+    assert told["state_bytes_per_sequence"] == 36 * (3 * 8192 + 32 * 128 * 128) * 2
+
+
 def test_a_latent_is_stored_by_every_rank(plan: Plan) -> None:
     """DeepSeek V3: 61 x 576 x 2 = 70,272 bytes, eight times over eight GPUs."""
     told = plan("deepseek-ai__DeepSeek-V3", "--gpu H200 --gpus 8")
@@ -99,14 +127,35 @@ def test_beyond_the_model(plan: Plan, page: Page) -> None:
     )
 
 
-def test_an_unknown_architecture_is_an_answer(plan: Plan) -> None:
+def test_an_unknown_architecture_is_an_answer(plan: Plan, tmp_path: Path) -> None:
     """Nothing is guessed: the reason names the field, and every figure that needs it is listed."""
-    told = plan("RWKV__rwkv-5-world-3b")
+    config = json.loads((CONFIGS / f"{SMALL}.json").read_text())
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**config, "model_type": "llama_next", "architectures": ["LlamaNext"]}))
+    told = plan(file)
     assert "bytes_per_token" not in told
     missing = {entry["signal"]: entry for entry in told["unavailable"]}
     assert {"bytes_per_token", "sequences", "pool_bytes", "fits"} <= missing.keys()
     assert missing["bytes_per_token"]["reason"] == "unsupported_attention"
     assert "model_type" in missing["bytes_per_token"]["detail"]
+
+
+def test_figures_set_by_hand(plan: Plan, page: Page, tmp_path: Path) -> None:
+    """For a model nobody here knows: 100,000 bytes a token, 16 in a block, and 57 GB of weights.
+
+    73.6 - 57 = 16.6 GB; 8,192 tokens take 819.2 MB: 20 fit.
+    """
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama_next", "num_hidden_layers": 32}')
+    told = plan(file, "--bytes-per-token 100000 --weights-gb 57")
+    assert told["bytes_per_token"] == 100_000
+    assert told["engine"]["bytes_per_block"] == 1_600_000
+    assert told["sequences"]["8192"]["fit"] == 20
+    assert told["set_by_hand"] == ["bytes_per_token"]
+    assert "Set by hand: bytes_per_token" in page(file, "--bytes-per-token 100000 --weights-gb 57")
+    # A window of 1,024 tokens: 64 blocks and one more while it moves.
+    windowed = plan(file, "--bytes-per-token 100000 --window-tokens 1024 --weights-gb 57")
+    assert windowed["sequences"]["8192"]["peak_bytes"] == 65 * 1_600_000
 
 
 def test_weights_that_cannot_be_estimated(plan: Plan, page: Page) -> None:
@@ -220,7 +269,7 @@ def test_units(size: int, text: str) -> None:
 
 def test_a_directory(plan: Plan, tmp_path: Path) -> None:
     """A checkpoint's own files decide: an index of 20 GB leaves 53.6 GB, 49 sequences of 1.0737."""
-    config = json.loads((Path(__file__).parents[2] / "data/kv/configs" / f"{SMALL}.json").read_text())
+    config = json.loads((CONFIGS / f"{SMALL}.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": 20 * 10**9}, "weight_map": {"a": "model-1.safetensors"}})
@@ -235,6 +284,6 @@ def test_a_directory(plan: Plan, tmp_path: Path) -> None:
 
 def test_config_after_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     """``--context 4096 8192 CONFIG`` is what people type; a path is no context length."""
-    path = Path(__file__).parents[2] / "data/kv/configs" / f"{SMALL}.json"
+    path = CONFIGS / f"{SMALL}.json"
     assert main(["plan", "--output", "json", "--context", "4096", "8192", str(path)]) == 0
     assert list(json.loads(capsys.readouterr().out)["sequences"]) == ["4096", "8192"]
