@@ -8,6 +8,7 @@ from exporter.engines.sample import EngineSample
 from exporter.kvmath import capacity
 from exporter.kvmath.dtypes import resolve_cache_dtype
 from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.layers import Kind
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, token_pools
@@ -51,13 +52,7 @@ def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -
         return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers take part of each block")
     if not known(block_tokens):
         return block_tokens
-    layout = _layout(inputs, shape, dtype, block_tokens, "auto")
-    if known(layout) and layout.state_bytes_per_sequence and not _agrees(sample, layout):
-        # --mamba-ssm-cache-dtype is in no sample; where the engine's own bytes fit a float32 state
-        # (vLLM 0.32.0 on a CPU, platforms/cpu.py) and not the model's own, that is what it stores.
-        wide = _layout(inputs, shape, dtype, block_tokens, "float32")
-        if known(wide) and _agrees(sample, wide):
-            layout = wide
+    layout = _layout(inputs, shape, dtype, block_tokens, _state_dtype(sample, inputs, shape, block_tokens))
     if known(layout) and len(layout.groups) > 1 and not known(sample.capacity_tokens):
         # The size label exists since about 0.30; without it only the release tells the layout.
         release = parse_version(inputs.text("version"))
@@ -81,6 +76,22 @@ def _layout(
         model_dtype=inputs.text("dtype"),
         state_dtype=state_dtype,
     )
+
+
+def _state_dtype(sample: EngineSample, inputs: Inputs, shape: ModelShape, block_tokens: int) -> str:
+    """What the engine stores recurrent states in: the model's own choice unless its bytes say float32.
+
+    --mamba-ssm-cache-dtype is in no sample, and vLLM 0.32.0 on a CPU sets it by itself
+    (platforms/cpu.py); the byte budget and block count the engine reports tell.
+    """
+    dtype = cache_dtype(inputs)
+    if not shape.has(Kind.STATE) or not known(dtype):
+        return "auto"
+    for candidate in ("auto", "float32"):
+        layout = _layout(inputs, shape, dtype, block_tokens, candidate)
+        if known(layout) and _agrees(sample, layout):
+            return candidate
+    return "auto"
 
 
 def _agrees(sample: EngineSample, layout: BlockLayout) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 
 from exporter.kvmath.dtypes import spelled
 from exporter.kvmath.families import FAMILIES, UNCOVERED, WRAPPERS, Family
+from exporter.kvmath.families_mixed import MIXED
 from exporter.kvmath.fields import Fields, Refused, bad, unsupported
 from exporter.kvmath.known import Reason, Unavailable
 from exporter.kvmath.layers import RECENT_TOKENS, Kind, LayerCache
@@ -149,7 +150,11 @@ def _family(config: Mapping[str, object], text: Mapping[str, object]) -> tuple[s
         # The wrapper must be known too: it may add caches its decoder's config does not show.
         if outer not in WRAPPERS:
             raise unsupported(f"model_type {outer[:60]!r}: not a known wrapper of a text model")
-        name = WRAPPERS[outer] if text.get("model_type") is None else _model_type(text)
+        expected = WRAPPERS[outer]
+        name = expected if text.get("model_type") is None else _model_type(text)
+        if expected in MIXED and name != expected:
+            # The wrapper stands for a decoder with rules of its own; another one inside is a contradiction.
+            raise unsupported(f"model_type {name[:60]!r}: inside {outer[:60]!r}")
     family = FAMILIES.get(name)
     if family is None:
         raise unsupported(f"model_type {name[:60]!r}: not a known family")

@@ -28,9 +28,9 @@ def index_key(head_dim: int, tokens_per_record: int = 1) -> LayerCache:
 def sparse_mla(fields: Fields, names: Names) -> Stack:
     """DeepSeek V3.2 and GLM 5: MLA, with an indexer in every layer or in those that do not share one."""
     layers = depth(fields, names)
-    heads = latent(fields, names)
-    if heads.kind is not Kind.MLA:
+    if fields.raw("kv_lora_rank") is None:
         raise bad("kv_lora_rank: missing beside an indexer")
+    heads = latent(fields, names)
     key, own = index_key(fields.count(("index_head_dim",))), attention(heads)
     return Stack(
         tuple((key, own) if indexed else (own,) for indexed in _own_indexers(fields, layers)), heads.query
