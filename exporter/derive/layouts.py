@@ -71,7 +71,7 @@ def _layout(
         block_tokens,
         parallelism(inputs),
         hybrid_manager=inputs.flag("hybrid_kv_cache_manager") is not False,
-        prefix_caching=inputs.flag("enable_prefix_caching") is not False,
+        prefix_caching=inputs.flag("enable_prefix_caching"),
         max_model_len=length if known(length) else 0,
         model_dtype=inputs.text("dtype"),
         state_dtype=state_dtype,

@@ -34,7 +34,7 @@ def block_layout(
     parallelism: Parallelism,
     hybrid_manager: bool = True,
     *,
-    prefix_caching: bool = True,
+    prefix_caching: bool | None = None,
     speculative: str = "",
     speculative_tokens: int = 1,
     max_model_len: int = 0,
@@ -47,6 +47,7 @@ def block_layout(
     ``cache_dtype`` is resolved (not "auto"); ``block_tokens`` is what the engine
     reports or was asked for (``default_block_tokens``): hybrids raise it;
     ``hybrid_manager`` is off under --disable-hybrid-kv-cache-manager.
+    ``prefix_caching`` None: the engine's default, on unless the model keeps nothing but states.
     ``speculative``: "" for none, "mtp" for the checkpoint's own draft layers, or a
     method without any ("ngram", "suffix"), with ``speculative_tokens`` a step.
     ``state_dtype`` is --mamba-ssm-cache-dtype.  ``max_model_len`` only names the
@@ -74,6 +75,8 @@ def block_layout(
     if isinstance(drafts, Unavailable):
         return drafts
     draft_tokens = speculative_tokens if speculative else 0
+    if prefix_caching is None:
+        prefix_caching = any(layer.kind is not Kind.STATE for layer in shape.layers)
     layers = tuple(_encoder(layer, encoder_tokens) for layer in (*shape.layers, *drafts))
     found = pages(
         shape,

@@ -119,14 +119,15 @@ def model_dtype(shape: ModelShape, told: str) -> str:
 def default_block_tokens(shape: ModelShape, cache_dtype: str) -> int:
     """Tokens of a block vLLM 0.32.0 chooses on an H100-class GPU, before hybrids raise it.
 
-    16 (FlashAttention, and its MLA kernels); 64 for an fp8 latent (FlashMLA) and for
-    sparse MLA; 256 for DeepSeek V4.
+    16 (FlashAttention, Triton, and their MLA kernels); 64 for an fp8 latent (FlashMLA)
+    and for sparse MLA; 256 for DeepSeek V4.
     """
     if shape.has(Kind.RECORD_WINDOW):
         return _V4_BLOCK_TOKENS
     if shape.has(Kind.MLA):
-        plain = spelled(cache_dtype) in ("bfloat16", "float16", "float32", "auto", "")
-        return 16 if plain and not shape.has(Kind.INDEXER) else 64
+        word = spelled(cache_dtype)
+        records = word in _FP8 or word.endswith("_ds_mla")
+        return 64 if records or shape.has(Kind.INDEXER) else 16
     return 16
 
 

@@ -117,6 +117,7 @@ def test_records_know_one_dtype() -> None:
         (shape(FULL), "fp8", 16),
         (shape(LATENT), "bfloat16", 16),
         (shape(LATENT), "fp8", 64),
+        (shape(LATENT), "fp8_per_token_head", 16),
         (shape(index_key(128), LATENT), "bfloat16", 64),
     ],
 )

@@ -71,6 +71,17 @@ def test_nemotron_h_log() -> None:
     assert layout.state_bytes_per_sequence == 3 * (3840 + 131072) == 404_736
 
 
+def test_prefix_caching_is_off_by_default_for_states_alone() -> None:
+    """vLLM 0.32.0 has it on for hybrids, off where the model keeps nothing but states: one block, not two."""
+    config = json.loads((RECORDINGS / "vllm-0.32.0-mamba2" / "config.json").read_text())
+    alone = block_layout(shape_of(config), "bfloat16", 16, Parallelism())
+    cached = block_layout(shape_of(config), "bfloat16", 16, Parallelism(), prefix_caching=True)
+    assert isinstance(alone, BlockLayout)
+    assert isinstance(cached, BlockLayout)
+    assert alone.admission_blocks(4096, 2048) == 1
+    assert cached.admission_blocks(4096, 2048) == 3  # two states and Mamba 2's prefill checkpoint
+
+
 def test_the_block_is_raised_from_the_default_too() -> None:
     """From vLLM's default of 128 on a CPU: 134,912 / 256 = 527 tokens, 5 blocks of 128."""
     config = json.loads((RECORDINGS / "vllm-0.32.0-nemotron_h_nopc" / "config.json").read_text())
