@@ -25,7 +25,7 @@ class Refused(Exception):
 class LayerWeights:
     """Parameters of one decoder layer, by what quantizers tell apart."""
 
-    attention: int
+    attention: int  # or the recurrent mixer in its place
     mlp: int = 0  # the dense part, shared experts included
     experts: int = 0  # all routed experts
     router: int = 0
@@ -65,7 +65,14 @@ MlpRule = Callable[[Config, int, int], LayerWeights]
 
 HIDDEN: Final = ("hidden_size", "n_embd", "d_model")
 EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k")
+EXPERTS_PER_TOKEN: Final = (
+    "num_experts_per_tok",
+    "moe_k",
+    "moe_topk",
+    "moe_top_k",
+    "num_experts_per_token",
+    "top_k_experts",
+)
 HEADS: Final = ("num_attention_heads", "n_head", "n_heads")
 
 

@@ -62,19 +62,25 @@ def loaded_bytes(weights: ModelWeights, config: Mapping[str, object]) -> tuple[i
     known here.
     """
     quantization = config.get("quantization_config")
+    if not quantization and isinstance(text := config.get("text_config"), Mapping):
+        quantization = text.get("quantization_config")
     if not isinstance(quantization, Mapping) or not quantization:
         return weights.total * 2, "16 bits"
     scheme = _scheme(quantization)
     if isinstance(scheme, Unavailable):
         return scheme
-    plain = weights.embedding + weights.head
+    plain = weights.embedding + weights.head + weights.vision
     stored = 0.0
     for number, layer in enumerate(weights.layers):
         plain += layer.router
+        dense = weights.shared_module if layer.experts else "mlp"
         for count, name in (
-            (layer.attention, f"model.layers.{number}.self_attn.o_proj"),
-            (layer.mlp, f"model.layers.{number}.mlp.{'shared_experts.' if layer.experts else ''}down_proj"),
-            (layer.experts, f"model.layers.{number}.mlp.experts.0.down_proj"),
+            (layer.attention, f"model.layers.{number}.{weights.mixers[number]}.o_proj"),
+            (
+                layer.mlp,
+                f"model.layers.{number}.{dense}.down_proj",
+            ),
+            (layer.experts, f"model.layers.{number}.{weights.expert_module}.0.down_proj"),
         ):
             if scheme.ignored(name) or (scheme.experts_only and ".experts." not in name):
                 plain += count

@@ -159,13 +159,16 @@ def test_figures_set_by_hand(plan: Plan, page: Page, tmp_path: Path) -> None:
 
 
 def test_weights_that_cannot_be_estimated(plan: Plan, page: Page) -> None:
-    """Qwen2-VL has a vision tower: its cache is exact, its weights are asked for, its pool is not guessed."""
-    told = plan("Qwen__Qwen2-VL-7B-Instruct")
-    assert told["bytes_per_token"] == 28 * 2048  # 4 heads x 128 x 2 x 2 bytes
+    """Phi-3-vision: its cache is exact, its tower is not counted, so no pool is guessed."""
+    told = plan("microsoft__Phi-3-vision-128k-instruct")
+    # 32 layers of 32 heads x 96 x 2 x 2 bytes, each with a window as long as the model's context.
+    assert [(row["count"], row["bytes_per_token"]) for row in told["layers"]] == [(32, 12288)]
     assert "fit" not in told["sequences"]["8192"]
     assert {entry["signal"] for entry in told["unavailable"]} >= {"weights_bytes", "pool_bytes", "fits"}
-    assert "give --weights-gb" in page("Qwen__Qwen2-VL-7B-Instruct")
-    assert plan("Qwen__Qwen2-VL-7B-Instruct", "--weights-gb 16.6")["sequences"]["8192"]["fit"] > 100
+    assert "give --weights-gb" in page("microsoft__Phi-3-vision-128k-instruct")
+    # 73.6 - 8.3 = 65.3 GB, 3.22 GB a sequence: 20.
+    told = plan("microsoft__Phi-3-vision-128k-instruct", "--weights-gb 8.3")
+    assert told["sequences"]["8192"]["fit"] == 20
 
 
 def test_weights_that_do_not_fit(plan: Plan, page: Page) -> None:
