@@ -255,6 +255,15 @@ def longest_context(
     return _last(fits, 1, below - 1)
 
 
+def longest_admitted(layout: Layout, blocks: int, in_flight_tokens: int, up_to: int) -> int:
+    """The longest ``max_model_len`` up to ``up_to`` with which vLLM starts; 0 for none.
+
+    It wants the admission size of one such sequence in the pool, null block
+    included (0.32.0 v1/core/kv_cache_utils.py ``check_enough_kv_cache_memory``).
+    """
+    return _last(lambda tokens: layout.admission_blocks(tokens, in_flight_tokens) <= blocks, 1, up_to)
+
+
 def shortest_prefix(layout: Layout, usable_blocks: int, sequences: int, tokens: int) -> int:
     """The shortest shared prefix with which ``sequences`` of ``tokens`` tokens fit; 0: none is enough."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.model import ModelShape
-from exporter.kvmath.plan import ContextPlan, Deployment, Pool, plan_context, pool_of
+from exporter.kvmath.plan import ContextPlan, Deployment, Pool, longest_admitted, plan_context, pool_of
 from exporter.planner.checkpoint import Weights
 from exporter.planner.layouts import EngineLayout, engine_layout
 from exporter.planner.question import Machine, Question
@@ -35,17 +35,34 @@ class Answer:
         """True where ``context`` is longer than the model, or the engine, goes."""
         return known(self.max_model_len) and context.tokens > self.max_model_len
 
+    @property
+    def decisive(self) -> tuple[ContextPlan, ...]:
+        """The contexts the model can serve; all, where it can serve none."""
+        return tuple(c for c in self.contexts if not self.beyond(c)) or self.contexts
+
     def fits_at(self, context: ContextPlan) -> bool | Unavailable:
         """Whether the sequences wanted fit at this context."""
         return context.fit_sharing >= self.wanted if known(context.fit_sharing) else context.fit_sharing
+
+    @property
+    def longest_served(self) -> int | Unavailable:
+        """The longest max_model_len, up to the one asked for, with which the engine starts."""
+        if not known(self.layout):
+            return self.layout
+        if not known(self.pool):
+            return self.pool
+        if not known(self.max_model_len):
+            return self.max_model_len
+        return longest_admitted(
+            self.layout, self.pool.blocks, self.question.in_flight_tokens, self.max_model_len
+        )
 
     @property
     def fits(self) -> bool | Unavailable:
         """The whole question in one word."""
         if not known(self.layout):
             return self.layout
-        asked = [c for c in self.contexts if not self.beyond(c)] or list(self.contexts)
-        verdicts = [self.fits_at(context) for context in asked]
+        verdicts = [self.fits_at(context) for context in self.decisive]
         for verdict in verdicts:
             if not known(verdict):
                 return verdict

@@ -156,7 +156,7 @@ def _vllm(shape: ModelShape, dtype: str, choices: Choices) -> EngineLayout | Una
         choices.block_tokens or default_block_tokens(shape, dtype),
         choices.parallelism,
         hybrid_manager=choices.hybrid_manager,
-        prefix_caching=choices.prefix_caching,
+        prefix_caching=None if choices.prefix_caching else False,  # None: where the engine has it on
         speculative=choices.speculative,
         max_model_len=length if known(length) else 0,
     )

@@ -76,6 +76,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
     put(told, "device_pool_bytes", pool.device_bytes if known(pool) else pool)
     put(told, "pool_blocks", pool.blocks if known(pool) else pool)
     put(told, "live_tokens", pool.live_tokens if known(pool) else pool)
+    put(told, "longest_max_model_len", answer.longest_served)
     put(told, "fits", answer.fits)
     told["remedies"] = [
         {"context": r.tokens, "remedy": str(r.kind), "change": r.change, "fit": r.fit, "fits": r.fits}

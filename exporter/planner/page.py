@@ -46,12 +46,15 @@ def _page(answer: Answer, location: str) -> Iterator[Any]:
         yield f"\nUnavailable: {layout.reason}: {layout.detail}"
         return
     yield ""
+    yield "One token, all GPUs of a replica"
     yield _layer_table(layout)
     yield from _pool_lines(answer)
     yield ""
+    yield "One sequence, on one GPU"
     yield _context_table(answer)
     if answer.question.sequences:
         yield ""
+        yield f"{answer.question.sequences:,} sequences, all GPUs of a replica"
         yield _total_table(answer, layout)
     yield from _notes(answer)
     found = remedies(answer)
@@ -99,7 +102,7 @@ def _layer_table(layout: EngineLayout) -> Any:
         )
         for row in layout.layers
     ]
-    return _table("One token, all GPUs of a replica", columns, rows)
+    return _table(columns, rows)
 
 
 def _kept(row: LayerRow) -> str:
@@ -129,11 +132,18 @@ def _pool_lines(answer: Answer) -> Iterator[str]:
     weights = deployment.device_weights_bytes
     yield (
         f"Pool     {both(pool.device_bytes)} on one GPU = {both(deployment.usable_bytes)} usable - "
-        f"{both(weights if known(weights) else 0)} weights - {both(deployment.overhead_bytes)} overhead"
+        f"{both(weights if known(weights) else 0)} weights"
+        + (f" - {both(deployment.overhead_bytes)} overhead" if deployment.overhead_bytes else "")
     )
     yield f"         {pool.blocks:,} blocks; {both(pool.replica_bytes)} in all GPUs of a replica"
     if pool.device_bytes == 0:
         yield "         The weights alone don't fit."
+    longest, wanted = answer.longest_served, answer.max_model_len
+    if known(longest) and known(wanted) and 0 < longest < wanted:
+        yield (
+            f"         One sequence of the maximum of {wanted:,} tokens doesn't fit: "
+            f"start the engine with --max-model-len {longest} at most"
+        )
     if known(pool.live_tokens):
         yield f"Tokens   {pool.live_tokens:,} at most"
 
@@ -148,7 +158,7 @@ def _context_table(answer: Answer) -> Any:
         columns.append("dollars per hour")
     if timed:
         columns += ["read per step", "running", "step at least"]
-    return _table("One sequence, on one GPU", columns, (_cells(answer, c) for c in answer.contexts))
+    return _table(columns, (_cells(answer, c) for c in answer.contexts))
 
 
 def _cells(answer: Answer, context: ContextPlan) -> Iterator[str]:
@@ -180,14 +190,13 @@ def _total_table(answer: Answer, layout: EngineLayout) -> Any:
             yield both(together * layout.replica_block_bytes)
             yield f"{apart / together:.1f} x"
 
-    title = f"{sequences:,} sequences, all GPUs of a replica"
-    return _table(title, columns, (cells(context) for context in answer.contexts))
+    return _table(columns, (cells(context) for context in answer.contexts))
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Any:
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Any:
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

@@ -41,11 +41,11 @@ class Remedy:
 
 
 def remedies(answer: Answer) -> tuple[Remedy, ...]:
-    """For every context at which the sequences wanted don't fit."""
+    """For every context the model serves at which the sequences wanted don't fit."""
     # Without the model's shape (a cache set by hand) there is nothing to vary.
     if not known(answer.shape) or not known(answer.layout) or answer.question.choices.override.names:
         return ()
-    short = [context for context in answer.contexts if answer.fits_at(context) is False]
+    short = [context for context in answer.decisive if answer.fits_at(context) is False]
     if not short:
         return ()
     others = _Others(answer, answer.shape, answer.layout)

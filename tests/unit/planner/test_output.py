@@ -188,6 +188,19 @@ def test_weights_that_do_not_fit(plan: Plan, page: Page) -> None:
     assert "The weights alone don't fit." in page(LARGE, "--gpu H100")
 
 
+def test_a_maximum_that_does_not_fit(plan: Plan, page: Page) -> None:
+    """Llama 8B on an A10: 24 x 0.92 - 16.06 = 6.02 GB, 2,870 blocks of 16: 45,920 of its 131,072 tokens.
+
+    vLLM checks one sequence of max_model_len before it starts, and counts the null block in.
+    """
+    told = plan(SMALL, "--gpu A10")
+    assert told["pool_blocks"] == 2870
+    assert told["longest_max_model_len"] == 45_920
+    assert "start the engine with --max-model-len 45920 at most" in page(SMALL, "--gpu A10")
+    assert plan(SMALL, "--gpu H100")["longest_max_model_len"] == 131_072
+    assert "start the engine" not in page(SMALL, "--gpu H100")
+
+
 def test_remedies(plan: Plan) -> None:
     """64 sequences of 8,192 tokens where 53 fit, 57.54 GB of pool, 27,436 blocks of 2 MiB to use."""
     told = plan(SMALL, "--gpu H100 --context 8192 --sequences 64")
