@@ -1,4 +1,4 @@
-"""``kvcache-exporter serve | demo | explain``."""
+"""``kvcache-exporter serve | demo | explain | plan``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from exporter import __version__
-from exporter.log import configure, log
 from exporter.settings import COMMANDS, DemoSettings, ExplainSettings, ServeSettings, Target, flags, load
 
 USAGE = """\
@@ -21,6 +20,7 @@ commands:
   serve    watch engines and serve /metrics (default target http://127.0.0.1:8000)
   demo     the same, against a recorded run of both engines, no network needed
   explain  one readout: every step of the arithmetic, its inputs and their sources
+  plan     before deploying: what a model's cache takes, and how many sequences fit
   version  print the version
 
 kvcache-exporter COMMAND --help shows a command's flags. Every flag is also an
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "serve": _serve,
         "demo": _demo,
         "explain": _explain,
+        "plan": _plan,
     }
     if command not in commands:
         print(f"kvcache-exporter: no such command: {command}\n\n{USAGE}", file=sys.stderr, end="")
@@ -75,14 +76,17 @@ def _help(command: str) -> str:
 
 
 def _serve(words: Sequence[str]) -> int:
+    from exporter.log import configure  # noqa: PLC0415
+
     settings: ServeSettings = load(ServeSettings, words)
     configure(settings.log_level, settings.log_format)
     return _run(settings)
 
 
 def _run(settings: ServeSettings) -> int:
-    # The web stack is only needed here, and explain should start quickly.
+    # The web stack is only needed here, and explain and plan should start quickly.
     from exporter import web  # noqa: PLC0415
+    from exporter.log import log  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
 
     log.info(
@@ -102,12 +106,14 @@ def _run(settings: ServeSettings) -> int:
 
 
 def _demo(words: Sequence[str]) -> int:
-    settings: DemoSettings = load(DemoSettings, words)
-    configure(settings.log_level, settings.log_format)
     from exporter import web  # noqa: PLC0415
     from exporter.demo import demo_targets, what_to_look_at  # noqa: PLC0415
+    from exporter.log import configure, log  # noqa: PLC0415
     from exporter.settings import TargetSettings  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
+
+    settings: DemoSettings = load(DemoSettings, words)
+    configure(settings.log_level, settings.log_format)
 
     async def run() -> None:
         async with demo_targets() as engines:
@@ -135,8 +141,16 @@ def _demo(words: Sequence[str]) -> int:
 
 
 def _explain(words: Sequence[str]) -> int:
-    settings: ExplainSettings = load(ExplainSettings, words)
-    configure(settings.log_level, settings.log_format)
+    from exporter.log import configure  # noqa: PLC0415
     from exporter.once import explain_once  # noqa: PLC0415
 
+    settings: ExplainSettings = load(ExplainSettings, words)
+    configure(settings.log_level, settings.log_format)
     return explain_once(settings)
+
+
+def _plan(words: Sequence[str]) -> int:
+    from exporter.planner.command import run  # noqa: PLC0415
+    from exporter.planner.settings import PlanSettings, ordered  # noqa: PLC0415
+
+    return run(load(PlanSettings, ordered(words)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -102,7 +103,7 @@ def _target(value: object) -> object:
     return {"url": value} if isinstance(value, str) else value
 
 
-def _words(value: object) -> object:
+def words_of(value: object) -> object:
     """A list from an environment variable: words between spaces or commas, or JSON."""
     if not isinstance(value, str):
         return value
@@ -110,12 +111,12 @@ def _words(value: object) -> object:
 
 
 Target = Annotated[TargetSettings, BeforeValidator(_target)]
-Targets = Annotated[list[Target], NoDecode, BeforeValidator(_words)]
-Tiers = Annotated[list[PositiveInt], NoDecode, BeforeValidator(_words)]
+Targets = Annotated[list[Target], NoDecode, BeforeValidator(words_of)]
+Tiers = Annotated[list[PositiveInt], NoDecode, BeforeValidator(words_of)]
 
 
-class _Settings(Overrides, BaseSettings):
-    """Sources and fields common to the commands."""
+class CommandSettings(BaseSettings):
+    """Where the settings of every command come from."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -131,18 +132,6 @@ class _Settings(Overrides, BaseSettings):
     )
 
     config_file: Path | None = Field(default=None, description="YAML file with these settings")
-    context: Tiers = Field(
-        default=list(DEFAULT_CONTEXTS),
-        max_length=20,
-        description="context tiers in tokens; those above max_model_len are left out, and that one is added",
-    )
-    hub: bool = Field(
-        default=True, description="look the model's config.json up on the hub if it is nowhere local"
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="debug, info, warning or error"
-    )
-    log_format: Literal["console", "json"] = Field(default="console", description="console or json")
 
     @classmethod
     def settings_customise_sources(
@@ -164,6 +153,25 @@ class _SharedFile(YamlConfigSettingsSource):
         return {
             key: value for key, value in super().__call__().items() if key.replace("-", "_") not in others
         }
+
+
+class _Settings(Overrides, CommandSettings):
+    """Fields common to the commands that look at an engine."""
+
+    model_config = CommandSettings.model_config  # both bases have one
+
+    context: Tiers = Field(
+        default=list(DEFAULT_CONTEXTS),
+        max_length=20,
+        description="context tiers in tokens; those above max_model_len are left out, and that one is added",
+    )
+    hub: bool = Field(
+        default=True, description="look the model's config.json up on the hub if it is nowhere local"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    log_format: Literal["console", "json"] = Field(default="console", description="console or json")
 
 
 class ServeSettings(_Settings):
@@ -244,7 +252,7 @@ def field_name(attribute: str) -> str:
     return "model_config" if attribute == "model_config_path" else attribute
 
 
-def flags(kind: type[_Settings]) -> list[tuple[str, str, str]]:
+def flags(kind: type[CommandSettings]) -> list[tuple[str, str, str]]:
     """(flag, default, meaning) of every setting of a command, for help and documentation."""
     rows: list[tuple[str, str, str]] = []
     for name, field in kind.model_fields.items():
@@ -255,16 +263,24 @@ def flags(kind: type[_Settings]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
+def load(kind: type[CommandSettings], arguments: Sequence[str]) -> Any:
     """The settings of one command from its arguments, environment and file.
 
     Raises ``pydantic.ValidationError``, ``SettingsError`` or ``ValueError`` on bad
     input, which the caller turns into one line; ``SystemExit`` after ``--help``.
     """
-    _check_environment()
-    arguments = _repeat_lists(arguments, kind)
-    file = _config_file(arguments)
-    loaded: type[_Settings] = type(
+    _check_environment(kind)
+    loaded, source = _parser(kind, _config_file(arguments))
+    parsed = source(args=_repeat_lists(arguments, kind))
+    return loaded(_cli_settings_source=parsed)  # type: ignore[call-arg]  # a pydantic-settings argument
+
+
+@lru_cache(maxsize=8)
+def _parser(
+    kind: type[CommandSettings], file: Path | None
+) -> tuple[type[CommandSettings], CliSettingsSource[Any]]:
+    """The settings class bound to its file, and its parser: kept, for building them is most of the work."""
+    loaded: type[CommandSettings] = type(
         kind.__name__,
         (kind,),
         {
@@ -273,17 +289,13 @@ def load(kind: type[_Settings], arguments: Sequence[str]) -> Any:
             "__module__": kind.__module__,
         },
     )
-    source: CliSettingsSource[Any] = CliSettingsSource(
-        loaded,
-        cli_prog_name=f"kvcache-exporter {kind.__name__.removesuffix('Settings').lower()}",
-        cli_parse_args=list(arguments),
-    )
-    return loaded(_cli_settings_source=source)  # type: ignore[call-arg]  # a pydantic-settings argument
+    name = kind.__name__.removesuffix("Settings").lower()
+    return loaded, CliSettingsSource(loaded, cli_prog_name=f"kvcache-exporter {name}")
 
 
-def _check_environment() -> None:
+def _check_environment(kind: type[CommandSettings]) -> None:
     """A misspelt variable must not pass for a default.  Raises ValueError."""
-    known = {f"{ENV_PREFIX}{name}".upper() for name in _names(*COMMANDS.values())}
+    known = {f"{ENV_PREFIX}{name}".upper() for name in _names(kind, *COMMANDS.values())}
     for name in os.environ:
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             raise ValueError(f"{name}: no such setting")
@@ -310,7 +322,7 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
     return path
 
 
-def _repeat_lists(arguments: Sequence[str], kind: type[_Settings]) -> list[str]:
+def _repeat_lists(arguments: Sequence[str], kind: type[CommandSettings]) -> list[str]:
     """``--context 4096 8192`` -> ``--context 4096 --context 8192``: people write
     both, the settings library knows the second."""
     lists = {

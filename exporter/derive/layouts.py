@@ -8,6 +8,8 @@ from exporter.engines.sample import EngineSample
 from exporter.kvmath import capacity
 from exporter.kvmath.dtypes import resolve_cache_dtype
 from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.layers import Kind
+from exporter.kvmath.model import ModelShape
 from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, token_pools
 from exporter.kvmath.vllm import BlockLayout, block_layout
@@ -50,14 +52,52 @@ def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -
         return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers take part of each block")
     if not known(block_tokens):
         return block_tokens
-    hybrid = inputs.flag("hybrid_kv_cache_manager") is not False
-    layout = block_layout(shape, dtype, block_tokens, parallelism(inputs), hybrid_manager=hybrid)
+    layout = _layout(inputs, shape, dtype, block_tokens, _state_dtype(sample, inputs, shape, block_tokens))
     if known(layout) and len(layout.groups) > 1 and not known(sample.capacity_tokens):
         # The size label exists since about 0.30; without it only the release tells the layout.
         release = parse_version(inputs.text("version"))
         if release is None or release < HYBRID_LAYOUT_SINCE:
             return Unavailable(Reason.ENGINE_VERSION, "the layout of window mixes depends on the release")
     return layout
+
+
+def _layout(
+    inputs: Inputs, shape: ModelShape, dtype: str, block_tokens: int, state_dtype: str
+) -> BlockLayout | Unavailable:
+    length = inputs.count("max_model_len", Reason.MAX_MODEL_LEN)
+    return block_layout(
+        shape,
+        dtype,
+        block_tokens,
+        parallelism(inputs),
+        hybrid_manager=inputs.flag("hybrid_kv_cache_manager") is not False,
+        prefix_caching=inputs.flag("enable_prefix_caching"),
+        max_model_len=length if known(length) else 0,
+        model_dtype=inputs.text("dtype"),
+        state_dtype=state_dtype,
+    )
+
+
+def _state_dtype(sample: EngineSample, inputs: Inputs, shape: ModelShape, block_tokens: int) -> str:
+    """What the engine stores recurrent states in: the model's own choice unless its bytes say float32.
+
+    --mamba-ssm-cache-dtype is in no sample, and vLLM 0.32.0 on a CPU sets it by itself
+    (platforms/cpu.py); the byte budget and block count the engine reports tell.
+    """
+    dtype = cache_dtype(inputs)
+    if not shape.has(Kind.STATE) or not known(dtype):
+        return "auto"
+    for candidate in ("auto", "float32"):
+        layout = _layout(inputs, shape, dtype, block_tokens, candidate)
+        if known(layout) and _agrees(sample, layout):
+            return candidate
+    return "auto"
+
+
+def _agrees(sample: EngineSample, layout: BlockLayout) -> bool:
+    """False where the engine's byte budget contradicts the layout; silence agrees."""
+    check = budget_check(sample, layout)
+    return not known(check) or check == 1.0
 
 
 def pools_plan(inputs: Inputs, dtype: str | Unavailable) -> TokenPools | Unavailable:
@@ -108,8 +148,8 @@ def admission_blocks(inputs: Inputs, layout: BlockLayout) -> int | Unavailable:
     max_model_len = inputs.count("max_model_len", Reason.MAX_MODEL_LEN)
     if not known(max_model_len):
         return max_model_len
-    if layout.single_full_group:
-        return layout.peak_blocks(max_model_len)
+    if not layout.counts_in_flight:
+        return layout.admission_blocks(max_model_len, 0)
     batched = inputs.count("max_num_batched_tokens", Reason.MAX_NUM_BATCHED_TOKENS)
     if not known(batched):
         return batched

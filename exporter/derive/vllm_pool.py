@@ -58,14 +58,9 @@ class BlockPool:
         if not known(layout):
             self.out.show("cache layout", "config.json + cache dtype + parallelism", layout)
             return layout
-        for group in layout.groups:
-            window = f", window {group.window_tokens:,} tokens" if group.window_tokens else ""
+        for number, group in enumerate(layout.groups, 1):
             self.out.show(
-                f"cache group of {group.layers} {group.kind} layers{window}",
-                f"{group.block_tokens} tokens a block x {group.page_bytes // group.block_tokens:,} bytes "
-                "a token and layer, one GPU",
-                f"{group.page_bytes:,}",
-                "bytes a page",
+                f"cache group {number}, one GPU", group.description, f"{group.page_bytes:,}", "bytes a page"
             )
         self.out.show(
             "one block, one GPU", "largest group's layers x page", f"{layout.block_bytes:,}", "bytes"
@@ -165,13 +160,20 @@ class BlockPool:
             return
         out.put(c.BYTES_PER_TOKEN, layout.bytes_per_token)
         out.put(c.DEVICE_BYTES_PER_TOKEN, layout.device_bytes_per_token)
-        out.put(c.STATE_BYTES_PER_SEQUENCE, 0)
+        out.put(c.STATE_BYTES_PER_SEQUENCE, layout.state_bytes_per_sequence)
         out.show(
             "one more token at long context",
             "full-attention layers, all GPUs of the replica",
             f"{layout.bytes_per_token:,}",
             "bytes",
         )
+        if layout.state_bytes_per_sequence:
+            out.show(
+                "recurrent state of a sequence",
+                "all state layers, all GPUs of the replica, padding not counted",
+                f"{layout.state_bytes_per_sequence:,}",
+                "bytes",
+            )
         block = layout.replica_block_bytes
         out.put(c.CAPACITY_BYTES, capacity.pool_bytes(blocks, block) if known(blocks) else blocks)
         out.put(c.USED_BYTES, capacity.pool_bytes(self.used, block) if known(self.used) else self.used)

@@ -2,7 +2,7 @@
 
 Only dtypes that take the same bytes per element whatever the head size are
 sized here.  Formats with scales beside the values (nvfp4, int8_per_token_head,
-fp8_ds_mla, mxfp8, ...) need the vector length and are withheld.
+fp8_ds_mla, ...) need the vector length: ``formats.py``.
 """
 
 from __future__ import annotations

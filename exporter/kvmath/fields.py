@@ -7,7 +7,7 @@ Details name the field and never repeat its value, which may be megabytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from exporter.kvmath.known import Reason, Unavailable
@@ -113,6 +113,61 @@ class Fields:
         if any(word not in ("full_attention", "sliding_attention") for word in value[:layers]):
             raise unsupported("layer_types: a layer that is neither full nor sliding attention")
         return [word == "sliding_attention" for word in value[:layers]]
+
+    def words(self, name: str, layers: int, allowed: Collection[str]) -> list[str] | None:
+        """A list of one word per layer out of ``allowed``; None where the field is absent or null."""
+        value = self._config.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise bad(f"{name}: expected a list, found {type(value).__name__}")
+        if len(value) != layers:
+            raise bad(f"{name}: {len(value)} entries for {layers} layers")
+        if not all(isinstance(word, str) and word in allowed for word in value):
+            raise unsupported(f"{name}: a layer that is none of {', '.join(sorted(allowed))}")
+        return value
+
+    def numbers(self, name: str) -> list[int] | None:
+        """A list of whole numbers of at least 0; None where the field is absent or null."""
+        value = self._config.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise bad(f"{name}: expected a list, found {type(value).__name__}")
+        if len(value) > LAYER_LIMIT:
+            raise bad(f"{name}: more than {LAYER_LIMIT} entries")
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in value):
+            raise bad(f"{name}: expected whole numbers of at least 0")
+        return value
+
+    def whole(self, name: str, otherwise: int) -> int:
+        """A whole number of at least 0 (an offset, a count that may be none)."""
+        value = self._config.get(name)
+        if value is None:
+            return otherwise
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise bad(f"{name}: expected a whole number, found {type(value).__name__}")
+        if not 0 <= value <= _COUNT_LIMIT:
+            raise bad(f"{name}: expected a number from 0 to {_COUNT_LIMIT}")
+        return value
+
+    def text(self, name: str) -> str:
+        """A text field, "" where absent or null."""
+        value = self._config.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise bad(f"{name}: expected text, found {type(value).__name__}")
+        return value
+
+    def objects(self, name: str, layers: int) -> list[Fields]:
+        """A list of one object per layer."""
+        value = self._config.get(name)
+        if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+            raise bad(f"{name}: expected a list of objects")
+        if len(value) != layers:
+            raise bad(f"{name}: {len(value)} entries for {layers} layers")
+        return [Fields(entry, {}) for entry in value]
 
     def _positive(self, name: str, value: object, limit: int) -> int:
         if isinstance(value, list):

@@ -85,20 +85,6 @@ def chatglm(fields: Fields, names: Names) -> Heads:
     )
 
 
-def step(fields: Fields, names: Names) -> Heads:
-    """Step 3.5 and 3.7: sliding layers may have heads of their own (``attention_other_setting``).
-
-    Only settings that leave the cached heads alike are covered.
-    """
-    heads = grouped(fields, names)
-    if fields.raw("attention_other_setting") is not None:
-        other = fields.section("attention_other_setting")
-        kv = other.count_or(("num_attention_groups",), heads.kv)
-        if (kv, other.count_or(("head_dim",), heads.k_dim)) != (heads.kv, heads.k_dim):
-            raise unsupported("attention_other_setting: sliding layers with other heads")
-    return heads
-
-
 def latent(fields: Fields, names: Names) -> Heads:
     """MLA: kv_lora_rank + qk_rope_head_dim elements once per layer, neither K and V nor heads.
 

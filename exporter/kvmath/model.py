@@ -8,9 +8,10 @@ from typing import Final
 
 from exporter.kvmath.dtypes import spelled
 from exporter.kvmath.families import FAMILIES, UNCOVERED, WRAPPERS, Family
-from exporter.kvmath.fields import LAYER_LIMIT, Fields, Refused, bad, unsupported
+from exporter.kvmath.families_mixed import MIXED
+from exporter.kvmath.fields import Fields, Refused, bad, unsupported
 from exporter.kvmath.known import Reason, Unavailable
-from exporter.kvmath.layers import Kind, LayerCache
+from exporter.kvmath.layers import RECENT_TOKENS, Kind, LayerCache
 
 # Where a multimodal config keeps its decoder, in order.
 _TEXT_CONFIGS: Final = ("text_config", "language_config", "llm_config")
@@ -29,11 +30,14 @@ _POSITION_LIMIT: Final = 10**9
 class ModelShape:
     """A checkpoint's caches and what its config says about dtypes and length.
 
-    ``layers`` in depth order.  ``max_position_tokens`` is the config's figure;
-    the engine's ``max_model_len`` may be lower or, with RoPE scaling, higher.
-    ``dtype`` is "" where the config names none, ``checkpoint_cache_dtype`` ""
-    where it carries no KV-cache scheme.  ``caches_per_decoder_layer`` is 2 where
-    a decoder layer owns two entries of ``layers`` (LongCat).
+    ``layers``: every cache, in the order the engine creates them.  ``depths``: the
+    decoder layer each belongs to, empty where each decoder layer owns exactly one;
+    ``decoder_layers`` counts those without a cache too, 0 for one per cache.
+    ``draft_layers``: caches multi-token prediction adds when the engine runs it.
+    ``max_position_tokens`` is the config's figure; the engine's ``max_model_len``
+    may be lower or, with RoPE scaling, higher.  ``dtype`` is "" where the config
+    names none, ``checkpoint_cache_dtype`` "" where neither the checkpoint nor the
+    model's code fixes the cache's dtype.
     """
 
     model_type: str
@@ -42,18 +46,41 @@ class ModelShape:
     max_position_tokens: int | Unavailable
     dtype: str
     checkpoint_cache_dtype: str
-    attention_heads: int = 0  # query heads of the whole model; 0: not known
-    caches_per_decoder_layer: int = 1
+    attention_heads: int = 0  # query heads of the whole model; 0: none, or not one number
+    depths: tuple[int, ...] = ()
+    decoder_layers: int = 0
+    draft_layers: tuple[LayerCache, ...] = ()
+
+    def depth(self, number: int) -> int:
+        """The decoder layer that owns cache ``number``."""
+        return self.depths[number] if self.depths else number
+
+    @property
+    def decoder_depth(self) -> int:
+        """Decoder layers, those without a cache included: what pipeline stages are cut from."""
+        return self.decoder_layers or len(self.layers)
+
+    def has(self, kind: Kind) -> bool:
+        """True where some layer keeps this kind of cache."""
+        return any(layer.kind is kind for layer in self.layers)
 
     @property
     def attention(self) -> str:
-        """One word for a label: mha, gqa, mqa, mla, window (all layers) or window_mix (some)."""
-        windowed = sum(layer.kind is Kind.WINDOW for layer in self.layers)
-        if windowed:
-            return "window" if windowed == len(self.layers) else "window_mix"
-        if any(layer.kind is Kind.MLA for layer in self.layers):
+        """One word for a label.
+
+        mha, gqa, mqa or mla (every token kept, indexers aside), window (all layers), window_mix (some; chunks
+        count), compressed (DeepSeek V4), hybrid (states beside attention), state (states alone).
+        """
+        kinds = {layer.kind for layer in self.layers}
+        if Kind.STATE in kinds:
+            return "state" if kinds == {Kind.STATE} else "hybrid"
+        if Kind.RECORD_WINDOW in kinds:
+            return "compressed"
+        if recent := kinds & RECENT_TOKENS:
+            return "window" if recent == kinds else "window_mix"
+        if Kind.MLA in kinds:
             return "mla"
-        kv_heads = max((layer.kv_heads for layer in self.layers), default=0)
+        kv_heads = max((layer.kv_heads for layer in self.layers if layer.kind is Kind.FULL), default=0)
         if kv_heads == self.attention_heads:
             return "mha"
         return "mqa" if kv_heads == 1 else "gqa"
@@ -79,26 +106,26 @@ def _read(config: Mapping[str, object]) -> ModelShape:
     text = _text_config(config)
     model_type, family = _family(config, text)
     for where in (config, text):
-        _covered(where, model_type)
+        _covered(where, model_type, family)
     fields = Fields(text, {} if text is config else family.nested_defaults)
-    count = fields.count(family.names.layers, LAYER_LIMIT)
-    heads = family.heads(fields, family.names)
-    layers = tuple(
-        LayerCache(Kind.WINDOW if window else heads.kind, heads.kv, heads.k_dim, heads.v_dim, window)
-        for window in family.windows(fields, count)
-        for _ in range(family.caches_per_layer)
-    )
-    if heads.kind is Kind.MLA and any(layer.kind is Kind.WINDOW for layer in layers):
-        raise unsupported(f"{model_type}: sliding_window on a latent cache")
+    stack = family.read(fields, model_type)
+    owned = [(depth, cache) for depth, caches in enumerate(stack.layers) for cache in caches]
+    layers = tuple(cache for _, cache in owned)
+    depths = tuple(depth for depth, _ in owned)
+    one_each = depths == tuple(range(len(stack.layers)))
     return ModelShape(
         model_type=model_type,
         architectures=_architectures(config) or _architectures(text),
         layers=layers,
         max_position_tokens=_positions(text),
         dtype=_dtype(config) or _dtype(text),
-        checkpoint_cache_dtype=_checkpoint_cache_dtype(config) or _checkpoint_cache_dtype(text),
-        attention_heads=heads.query,
-        caches_per_decoder_layer=family.caches_per_layer,
+        checkpoint_cache_dtype=family.cache_dtype
+        or _checkpoint_cache_dtype(config)
+        or _checkpoint_cache_dtype(text),
+        attention_heads=stack.query_heads,
+        depths=() if one_each else depths,
+        decoder_layers=0 if one_each else len(stack.layers),
+        draft_layers=family.drafts(fields, family.names, stack),
     )
 
 
@@ -123,7 +150,11 @@ def _family(config: Mapping[str, object], text: Mapping[str, object]) -> tuple[s
         # The wrapper must be known too: it may add caches its decoder's config does not show.
         if outer not in WRAPPERS:
             raise unsupported(f"model_type {outer[:60]!r}: not a known wrapper of a text model")
-        name = WRAPPERS[outer] if text.get("model_type") is None else _model_type(text)
+        expected = WRAPPERS[outer]
+        name = expected if text.get("model_type") is None else _model_type(text)
+        if expected in MIXED and name != expected:
+            # The wrapper stands for a decoder with rules of its own; another one inside is a contradiction.
+            raise unsupported(f"model_type {name[:60]!r}: inside {outer[:60]!r}")
     family = FAMILIES.get(name)
     if family is None:
         raise unsupported(f"model_type {name[:60]!r}: not a known family")
@@ -137,12 +168,14 @@ def _model_type(config: Mapping[str, object]) -> str:
     return value
 
 
-def _covered(config: Mapping[str, object], model_type: str) -> None:
+def _covered(config: Mapping[str, object], model_type: str, family: Family) -> None:
     """Refuse fields that change the cache in a way the family's rules do not know."""
     for name in UNCOVERED:
-        if config.get(name):
+        if config.get(name) and name not in family.reads:
             raise unsupported(f"{model_type}: {name}")
     kinds = config.get("attn_type_list")
+    if "attn_type_list" in family.reads:
+        return
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
         raise unsupported(f"{model_type}: attn_type_list names linear layers")
 

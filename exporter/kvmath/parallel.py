@@ -32,16 +32,9 @@ def split_problem(shape: ModelShape, parallelism: Parallelism) -> Unavailable | 
         return Unavailable(Reason.ATTENTION_FREE, f"{shape.model_type}: no layer keeps a KV cache")
     if parallelism.tensor < 1:
         return Unavailable(Reason.TENSOR_PARALLEL_SIZE, "tensor parallel size below 1")
-    if parallelism.decode_context != 1:
-        return Unavailable(Reason.UNSUPPORTED_PARALLELISM, "decode context parallelism")
-    decoder_layers = len(shape.layers) // shape.caches_per_decoder_layer
-    if not 1 <= parallelism.pipeline <= decoder_layers:
+    if not 1 <= parallelism.pipeline <= shape.decoder_depth:
         return Unavailable(
-            Reason.PIPELINE_PARALLEL_SIZE, f"{parallelism.pipeline} stages for {decoder_layers} layers"
-        )
-    if parallelism.pipeline > 1 and shape.caches_per_decoder_layer > 1:
-        return Unavailable(
-            Reason.UNSUPPORTED_PARALLELISM, f"pipeline stages of {shape.model_type}: several caches per layer"
+            Reason.PIPELINE_PARALLEL_SIZE, f"{parallelism.pipeline} stages for {shape.decoder_depth} layers"
         )
     return None
 

@@ -42,6 +42,30 @@ _LATENT: Final = frozenset(
 )
 
 
+# What one pool of token slots can hold; the other kinds have pools of their own in SGLang.
+_SLOT_KINDS: Final = frozenset({Kind.FULL, Kind.WINDOW, Kind.MLA})
+
+
+def _beyond_pools(shape: ModelShape, parallelism: Parallelism) -> Unavailable | None:
+    """What the pools below do not cover, or None: decode context ranks, states, indexers, uneven layers."""
+    if parallelism.decode_context != 1:
+        return Unavailable(Reason.UNSUPPORTED_PARALLELISM, "decode context parallelism")
+    for layer in shape.layers:
+        if layer.kind not in _SLOT_KINDS:
+            return Unavailable(Reason.UNSUPPORTED_ATTENTION, f"{shape.model_type}: {layer.kind} layers")
+        if layer.kind is not Kind.MLA and layer.k_dim != layer.v_dim:
+            return Unavailable(Reason.UNSUPPORTED_ATTENTION, f"{shape.model_type}: V of another width than K")
+    if len({(layer.kv_heads, layer.k_dim) for layer in shape.layers}) > 1:
+        return Unavailable(Reason.UNSUPPORTED_ATTENTION, f"{shape.model_type}: layers of different heads")
+    if shape.decoder_depth > len(shape.layers):
+        return Unavailable(Reason.UNSUPPORTED_ATTENTION, f"{shape.model_type}: layers without a cache")
+    if parallelism.pipeline > 1 and shape.depths:
+        return Unavailable(
+            Reason.UNSUPPORTED_PARALLELISM, f"pipeline stages of {shape.model_type}: several caches per layer"
+        )
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class TokenPools:
     """The pools of a model and the bytes of a slot.
@@ -92,8 +116,7 @@ def token_pools(
     for decode context parallelism, UNSUPPORTED_ATTENTION for models SGLang stores
     in another way than their config says.
     """
-    # "is not None": an Unavailable counts as false.
-    if (problem := split_problem(shape, parallelism)) is not None:
+    if (problem := split_problem(shape, parallelism) or _beyond_pools(shape, parallelism)) is not None:
         return problem
     if page_tokens < 1:
         return Unavailable(Reason.BLOCK_SIZE, "page size below 1 token")

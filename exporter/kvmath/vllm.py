@@ -1,4 +1,4 @@
-"""How vLLM lays the caches of a model out: groups of layers, pages, blocks.
+"""How vLLM lays the caches of a model out: pages, groups of layers, blocks.
 
 Follows vLLM 0.32.0 ``v1/core/kv_cache_utils.py`` and ``v1/kv_cache_interface.py``.
 A block holds ``block_tokens`` tokens in every layer of one group; all groups
@@ -8,126 +8,23 @@ largest group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
-from exporter.kvmath.dtypes import element_bytes
+from exporter.kvmath.blocks import BlockLayout, CacheGroup, GroupPart
 from exporter.kvmath.known import Reason, Unavailable
-from exporter.kvmath.layers import Kind
+from exporter.kvmath.layers import RECENT_TOKENS, Kind, LayerCache
 from exporter.kvmath.model import ModelShape
-from exporter.kvmath.parallel import Parallelism, pipeline_stages, rank_elements_per_token, split_problem
+from exporter.kvmath.parallel import Parallelism, pipeline_stages, split_problem
+from exporter.kvmath.vllm_groups import Grouping, grouped
+from exporter.kvmath.vllm_pages import Page, StateOptions, default_block_tokens, pages
 
-# The attention layers of vLLM 0.32.0 models/falcon.py are built without the cache settings and
-# stay at the model's dtype whatever --kv-cache-dtype says.
-_DEAF_TO_CACHE_DTYPE: Final = frozenset({"falcon", "RefinedWeb", "RefinedWebModel"})
+__all__ = ["BlockLayout", "CacheGroup", "block_layout", "default_block_tokens"]
 
-
-def _blocks(tokens: int, block_tokens: int) -> int:
-    return -(-tokens // block_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheGroup:
-    """Layers that share one block table.
-
-    ``layers`` counts the whole model, not one pipeline stage; ``window_tokens``
-    is 0 unless ``kind`` is WINDOW; ``page_bytes`` is one layer's share of one
-    block on one GPU.
-    """
-
-    kind: Kind
-    layers: int
-    window_tokens: int
-    block_tokens: int
-    page_bytes: int
-
-    def resident_blocks(self, tokens: int) -> int:
-        """Blocks a running sequence of exactly ``tokens`` computed tokens holds, prefill over.
-
-        ceil(L / B); a window group has given back the floor((L - W) / B) blocks
-        that lie wholly before the window.
-        """
-        held = _blocks(tokens, self.block_tokens)
-        if self.kind is Kind.WINDOW:
-            held -= max(0, tokens - self.window_tokens) // self.block_tokens
-        return held
-
-    def peak_blocks(self, tokens: int) -> int:
-        """The most blocks a sequence holds at any length up to ``tokens``, prefill over.
-
-        A window starts anywhere in a block, so it touches up to
-        ceil((W + B - 1) / B) of them: a length just short of a block boundary
-        holds one more than the boundary itself.
-        """
-        if self.kind is Kind.WINDOW:
-            tokens = min(tokens, self.window_tokens + self.block_tokens - 1)
-        return _blocks(tokens, self.block_tokens)
-
-    def admission_blocks(self, tokens: int, max_num_batched_tokens: int) -> int:
-        """Blocks vLLM reserves to admit a sequence of up to ``tokens`` tokens.
-
-        Full: ceil(L / B).  Window: ceil(min(W - 1 + batched, L) / B) + 1, for
-        during prefill blocks before the window are given back one step late.
-        ``max_num_batched_tokens`` is what may be in flight at once: with
-        asynchronous scheduling or pipeline stages, steps overlap and the engine
-        counts one batch for each (0.32.0 config/vllm.py ``max_in_flight_tokens``).
-        """
-        if self.kind is Kind.WINDOW:
-            return (
-                _blocks(min(self.window_tokens - 1 + max_num_batched_tokens, tokens), self.block_tokens) + 1
-            )
-        return _blocks(tokens, self.block_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLayout:
-    """The groups of a model and the bytes of a block.
-
-    ``block_bytes``: one block on one GPU, the one with the largest pipeline
-    stage.  ``replica_block_bytes``: one block id summed over all GPUs of the
-    replica, copied heads and latents counted as often as they are stored.
-    ``bytes_per_token``: one token more of a long context, all GPUs of the
-    replica, copies counted: only layers stored for every token, so 0 where all
-    layers are windowed.  ``device_bytes_per_token``: the same on one GPU, the
-    largest stage.
-    """
-
-    groups: tuple[CacheGroup, ...]
-    block_bytes: int
-    replica_block_bytes: int
-    bytes_per_token: int
-    device_bytes_per_token: int
-
-    @property
-    def single_full_group(self) -> bool:
-        """True where used blocks times block size counts tokens: one group that keeps every token."""
-        return len(self.groups) == 1 and self.groups[0].kind is not Kind.WINDOW
-
-    def resident_blocks(self, tokens: int) -> int:
-        """Blocks a running sequence of exactly ``tokens`` tokens holds, all groups."""
-        return sum(group.resident_blocks(tokens) for group in self.groups)
-
-    def peak_blocks(self, tokens: int) -> int:
-        """The most blocks a sequence holds at any length up to ``tokens``, prefill over, all groups.
-
-        The sum of the groups' peaks, and reached: one token into a block every
-        group is at its peak.
-        """
-        return sum(group.peak_blocks(tokens) for group in self.groups)
-
-    def admission_blocks(self, tokens: int, max_num_batched_tokens: int) -> int:
-        """Blocks vLLM reserves to admit a sequence of up to ``tokens`` tokens, all groups."""
-        return sum(group.admission_blocks(tokens, max_num_batched_tokens) for group in self.groups)
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredLayer:
-    """A layer as vLLM stores it: what decides its group, and its page."""
-
-    kind: Kind
-    window_tokens: int
-    page_bytes: int
+# Methods of speculative decoding that keep no cache of their own.
+_WITHOUT_DRAFT_LAYERS: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
+_SHARED_BY_CONTEXT_RANKS: Final = frozenset({Kind.FULL, Kind.MLA, Kind.INDEXER})
 
 
 def block_layout(
@@ -136,18 +33,33 @@ def block_layout(
     block_tokens: int,
     parallelism: Parallelism,
     hybrid_manager: bool = True,
+    *,
+    prefix_caching: bool | None = None,
+    speculative: str = "",
+    speculative_tokens: int = 1,
+    max_model_len: int = 0,
+    model_dtype: str = "auto",
+    state_dtype: str = "auto",
+    encoder_tokens: int | None = None,
 ) -> BlockLayout | Unavailable:
     """The layout of ``shape`` under vLLM.
 
     ``cache_dtype`` is resolved (not "auto"); ``block_tokens`` is what the engine
-    reports; ``hybrid_manager`` is off under --disable-hybrid-kv-cache-manager.
+    reports or was asked for (``default_block_tokens``): hybrids raise it;
+    ``hybrid_manager`` is off under --disable-hybrid-kv-cache-manager.
+    ``prefix_caching`` None: the engine's default, on unless the model keeps nothing but states.
+    ``speculative``: "" for none, "mtp" for the checkpoint's own draft layers, or a
+    method without any ("ngram", "suffix"), with ``speculative_tokens`` a step.
+    ``state_dtype`` is --mamba-ssm-cache-dtype.  ``max_model_len`` only names the
+    block size of states without prefix caching.  ``encoder_tokens``: the encoder's
+    length of one request, else what the config fixes, else none.
 
     ``Unavailable``: KV_CACHE_DTYPE, BLOCK_SIZE, TENSOR_PARALLEL_SIZE and
     PIPELINE_PARALLEL_SIZE for values that fit no engine, UNSUPPORTED_PARALLELISM
-    for decode context parallelism, UNSUPPORTED_ATTENTION for layers of different
-    page sizes.
+    for decode context parallelism the engine refuses, SPECULATIVE_DECODING for
+    drafts whose layers the config does not tell, UNSUPPORTED_ATTENTION for
+    layers the engine cannot put into groups.
     """
-    # "is not None": an Unavailable counts as false.
     if (problem := split_problem(shape, parallelism)) is not None:
         return problem
     if block_tokens < 1:
@@ -157,91 +69,155 @@ def block_layout(
             Reason.TENSOR_PARALLEL_SIZE,
             f"{shape.attention_heads} query heads do not spread over {parallelism.tensor} ranks",
         )
-    size = element_bytes(cache_dtype)
-    if isinstance(size, Unavailable):
-        return size
-    if size == 1 and shape.model_type in _DEAF_TO_CACHE_DTYPE:
-        return Unavailable(Reason.KV_CACHE_DTYPE, f"{shape.model_type}: vLLM ignores --kv-cache-dtype")
+    if (problem := _context_problem(shape, parallelism)) is not None:
+        return problem
+    drafts = _drafts(shape, speculative)
+    if isinstance(drafts, Unavailable):
+        return drafts
+    draft_tokens = speculative_tokens if speculative else 0
+    if prefix_caching is None:
+        prefix_caching = any(layer.kind is not Kind.STATE for layer in shape.layers)
+    layers = tuple(_encoder(layer, encoder_tokens) for layer in (*shape.layers, *drafts))
+    found = pages(
+        shape,
+        layers,
+        cache_dtype,
+        block_tokens,
+        parallelism.tensor,
+        StateOptions(prefix_caching, draft_tokens, model_dtype, state_dtype, max_model_len),
+    )
+    if isinstance(found, Unavailable):
+        return found
+    grouping = grouped(found, hybrid_manager)
+    if isinstance(grouping, Unavailable):
+        return grouping
+    # A chain of draft modules reads back further than the window (config/vllm.py).
+    retained = min(len(drafts), draft_tokens) - 1 if len(drafts) > 1 and draft_tokens > 1 else 0
+    groups = tuple(
+        _group(
+            [grouping.pages[number] for number in members],
+            mixed,
+            ranks=parallelism.decode_context,
+            draft_tokens=draft_tokens,
+            prefix_caching=prefix_caching,
+            retained_tokens=retained,
+        )
+        for members, mixed in zip(grouping.members, grouping.mixed, strict=True)
+    )
+    asked = next((page.block_tokens for page in found if page.kind not in RECENT_TOKENS | {Kind.STATE}), 0)
+    return _laid_out(shape, grouping, groups, parallelism, asked or block_tokens)
 
-    layers = _stored(shape, size * block_tokens, parallelism.tensor)
-    if isinstance(layers, Unavailable):
-        return layers
-    if not hybrid_manager:
-        layers = _promoted(layers)
-    members = _groups(layers)
-    if isinstance(members, Unavailable):
-        return members
 
-    stages = pipeline_stages(len(layers), parallelism.pipeline)
-    blocks = [_stage_block_bytes(layers, members, stage) for stage in stages]
-    tokens = [
-        sum(layers[i].page_bytes for i in stage if layers[i].kind is not Kind.WINDOW) // block_tokens
-        for stage in stages
-    ]
-    return BlockLayout(
-        groups=tuple(
-            CacheGroup(
-                kind=layers[group[0]].kind,
-                layers=len(group),
-                window_tokens=layers[group[0]].window_tokens,
-                block_tokens=block_tokens,
-                page_bytes=layers[group[0]].page_bytes,
-            )
-            for group in members
+def _drafts(shape: ModelShape, speculative: str) -> tuple[LayerCache, ...] | Unavailable:
+    """Caches speculative decoding adds to the model's own."""
+    if not speculative or speculative in _WITHOUT_DRAFT_LAYERS:
+        return ()
+    if speculative != "mtp":
+        return Unavailable(Reason.SPECULATIVE_DECODING, f"{speculative[:40]}: the draft model's layers")
+    if not shape.draft_layers:
+        return Unavailable(Reason.SPECULATIVE_DECODING, f"{shape.model_type}: no draft layers known")
+    return shape.draft_layers
+
+
+def _encoder(layer: LayerCache, encoder_tokens: int | None) -> LayerCache:
+    if layer.kind is not Kind.CROSS or encoder_tokens is None:
+        return layer
+    return LayerCache(layer.kind, layer.kv_heads, layer.k_dim, layer.v_dim, encoder_tokens)
+
+
+def _context_problem(shape: ModelShape, parallelism: Parallelism) -> Unavailable | None:
+    """Why decode context parallelism cannot be had, or None (0.32.0 config/model.py, config/parallel.py)."""
+    ranks = parallelism.decode_context
+    if ranks == 1:
+        return None
+    refused = ""
+    if ranks < 1 or parallelism.tensor % ranks:
+        refused = f"{parallelism.tensor} tensor-parallel ranks do not divide by {ranks}"
+    elif not {layer.kind for layer in shape.layers} <= _SHARED_BY_CONTEXT_RANKS | {Kind.STATE}:
+        refused = "windows, chunks and encoders cannot be shared out"
+    else:
+        heads = {layer.kv_heads for layer in shape.layers if layer.kind is Kind.FULL}
+        if heads and (
+            ranks > parallelism.tensor // max(heads) or shape.attention_heads // max(heads) % ranks
+        ):
+            refused = f"{max(heads)} KV heads leave no {ranks} copies on {parallelism.tensor} ranks"
+    if refused:
+        return Unavailable(Reason.UNSUPPORTED_PARALLELISM, f"decode context parallelism: {refused}")
+    return None
+
+
+def _group(
+    pages: Sequence[Page],
+    mixed: bool,
+    *,
+    ranks: int,
+    draft_tokens: int,
+    prefix_caching: bool,
+    retained_tokens: int,
+) -> CacheGroup:
+    """One group as the block manager sees it: it counts like its largest page."""
+    lead = max(pages, key=lambda page: page.page_bytes)
+    alike: dict[Page, int] = {}
+    for page in pages:
+        alike[page] = alike.get(page, 0) + 1
+    state, recent = lead.kind is Kind.STATE, lead.kind in RECENT_TOKENS
+    return CacheGroup(
+        kind=lead.kind,
+        layers=len(pages),
+        window_tokens=lead.window_tokens,
+        block_tokens=lead.block_tokens,
+        page_bytes=sum(page.page_bytes for page in pages) if mixed else lead.page_bytes,
+        mixed=mixed,
+        ranks_per_block=ranks if lead.kind in _SHARED_BY_CONTEXT_RANKS else 1,
+        spare_blocks=draft_tokens if state else 0,
+        checkpoint_blocks=lead.checkpoint_blocks,
+        prefix_cached=prefix_caching,
+        retained_tokens=retained_tokens if recent else 0,
+        parts=tuple(
+            GroupPart(page.kind, count, page.page_bytes, page.data_bytes) for page, count in alike.items()
         ),
-        block_bytes=max(blocks),
-        replica_block_bytes=sum(blocks) * parallelism.tensor,
-        bytes_per_token=sum(tokens) * parallelism.tensor,
-        device_bytes_per_token=max(tokens),
     )
 
 
-def _stored(shape: ModelShape, bytes_per_element: int, tensor: int) -> list[_StoredLayer] | Unavailable:
-    """Every layer with its page on one rank; ``bytes_per_element`` counts a whole block of tokens."""
-    layers = []
-    for layer in shape.layers:
-        elements = rank_elements_per_token(layer, tensor)
-        if isinstance(elements, Unavailable):
-            return elements
-        layers.append(_StoredLayer(layer.kind, layer.window_tokens, elements * bytes_per_element))
-    return layers
-
-
-def _promoted(layers: list[_StoredLayer]) -> list[_StoredLayer]:
-    """Without the hybrid manager window layers are stored in full, if there are full layers beside them.
-
-    (``unify_hybrid_kv_cache_specs``.)  A model that is all one window stays so.
-    """
-    if not any(layer.kind is Kind.FULL for layer in layers):
-        return layers
-    return [
-        _StoredLayer(Kind.FULL, 0, layer.page_bytes) if layer.kind is Kind.WINDOW else layer
-        for layer in layers
+def _laid_out(
+    shape: ModelShape,
+    grouping: Grouping,
+    groups: tuple[CacheGroup, ...],
+    parallelism: Parallelism,
+    block_tokens: int,
+) -> BlockLayout:
+    stages = pipeline_stages(shape.decoder_depth, parallelism.pipeline)
+    # Draft layers run behind the last decoder layer.
+    last = shape.decoder_depth - 1
+    own = len(shape.layers)
+    depths = [shape.depth(n) if n < own else last for n in range(len(grouping.pages))]
+    here = [[n for n, depth in enumerate(depths) if depth in stage] for stage in stages]
+    blocks = [_block_bytes(grouping, set(numbers)) for numbers in here]
+    tokens = [
+        sum((grouping.pages[n].token_bytes for n in numbers), Fraction(0)) / parallelism.decode_context
+        for numbers in here
     ]
+    states = [sum(grouping.pages[n].state_bytes for n in numbers) for numbers in here]
+    return BlockLayout(
+        groups=groups,
+        block_bytes=max(blocks),
+        replica_block_bytes=sum(blocks) * parallelism.tensor,
+        bytes_per_token=_number(sum(tokens, Fraction(0)) * parallelism.tensor),
+        device_bytes_per_token=_number(max(tokens)),
+        block_tokens=block_tokens,
+        state_bytes_per_sequence=sum(states) * parallelism.tensor,
+        device_state_bytes_per_sequence=max(states),
+    )
 
 
-def _groups(layers: list[_StoredLayer]) -> list[list[int]] | Unavailable:
-    """Layer numbers of every group (``_get_kv_cache_groups_uniform_page_size``).
-
-    Layers alike go together.  Groups must be of one size, so the more numerous
-    kind is split into groups as small as the rarer kind's, unless it is less
-    than half as numerous again: then the rarer is padded up to it.  Layers are
-    dealt out in turn, which spreads each group over the pipeline stages.
-    """
-    if len({layer.page_bytes for layer in layers}) > 1:
-        return Unavailable(Reason.UNSUPPORTED_ATTENTION, "layers of different page sizes")
-    alike: dict[_StoredLayer, list[int]] = {}
-    for number, layer in enumerate(layers):
-        alike.setdefault(layer, []).append(number)
-    fewest, most = min(map(len, alike.values())), max(map(len, alike.values()))
-    group_layers = most if most < fewest * 1.5 else fewest
-    groups = []
-    for numbers in alike.values():
-        parts = -(-len(numbers) // group_layers)
-        groups += [numbers[part::parts] for part in range(parts)]
-    return groups
+def _number(value: Fraction) -> float:
+    """An int where ``value`` is whole: nearly always, and exact then however large."""
+    return value.numerator if value.denominator == 1 else float(value)
 
 
-def _stage_block_bytes(layers: list[_StoredLayer], members: Iterable[list[int]], stage: range) -> int:
-    """One block on one GPU of a stage: the largest group, of whose layers only the stage's are there."""
-    return max(sum(layers[i].page_bytes for i in group if i in stage) for group in members)
+def _block_bytes(grouping: Grouping, here: set[int]) -> int:
+    """One block on one GPU: the largest group, of whose layers only the stage's are there."""
+    return max(
+        sum(grouping.pages[number].page_bytes for number in members if number in here)
+        for members in grouping.members
+    )

@@ -94,14 +94,6 @@ def cwm(fields: Fields, layers: int) -> list[int]:
     )
 
 
-def step(fields: Fields, layers: int) -> list[int]:
-    """Step 3.5 and 3.7: as ``layer_types`` says; the list may go on for draft layers."""
-    sliding = fields.layer_types(layers, longer=True)
-    if sliding is None:
-        raise bad("layer_types: missing")
-    return _apply(sliding, fields.window(0))
-
-
 def _period(fields: Fields, layers: int, otherwise: int) -> int:
     value = fields.raw("sliding_window_pattern")
     if not isinstance(value, str):

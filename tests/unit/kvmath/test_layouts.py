@@ -164,7 +164,8 @@ def test_sglang_withholds_what_it_stores_differently(of: ModelShape) -> None:
 @pytest.mark.parametrize(
     ("dtype", "unit", "parallelism", "reason"),
     [
-        ("nvfp4", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
+        ("turboquant_4bit_nc", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
+        ("mxfp8", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
         ("auto", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
         ("bfloat16", 0, Parallelism(), Reason.BLOCK_SIZE),
         ("bfloat16", 16, Parallelism(decode_context=2), Reason.UNSUPPORTED_PARALLELISM),
@@ -184,11 +185,103 @@ def test_settings_no_engine_runs_with(
         assert found.reason is reason
 
 
-def test_layers_of_different_sizes_are_withheld() -> None:
-    """Groups must have one page size; vLLM then changes block sizes, which is not done here."""
-    found = block_layout(shape(FULL, LATENT), "bfloat16", 16, Parallelism())
+def test_layers_that_all_keep_every_token_share_one_table() -> None:
+    """K and V beside a latent: one group, and a block is the sum of both pages."""
+    layout = blocks(shape(FULL, LATENT))
+    (group,) = layout.groups
+    assert (group.mixed, group.layers, group.page_bytes) == (True, 2, 16 * (1024 * 2 + 576 * 2))
+    assert layout.block_bytes == 16 * 3200
+    assert layout.bytes_per_token == 3200
+    assert layout.single_full_group
+
+
+def test_windows_whose_page_divides_get_longer_blocks() -> None:
+    """A window layer of half the page holds 32 tokens a block where the full one holds 16."""
+    half = LayerCache(Kind.WINDOW, 4, 64, 64, 128)
+    layout = blocks(shape(FULL, half))
+    assert [(g.kind, g.block_tokens, g.page_bytes) for g in layout.groups] == [
+        (Kind.FULL, 16, 32768),
+        (Kind.WINDOW, 32, 32768),
+    ]
+
+
+def test_pages_that_do_not_divide_are_padded_or_stored_in_full() -> None:
+    """640 elements into 1,024: padded.  Beside a latent that doesn't divide: windows in full."""
+    odd = LayerCache(Kind.WINDOW, 5, 64, 64, 128)
+    (full, window) = blocks(shape(FULL, odd)).groups
+    assert (full.page_bytes, window.page_bytes, window.block_tokens) == (32768, 32768, 16)
+    assert window.parts[0].data_bytes == 640 * 2 * 16
+    assert "12,288 padding" in window.description
+    (mixed,) = blocks(shape(LATENT, odd)).groups
+    assert (mixed.kind, mixed.layers, mixed.window_tokens) == (Kind.FULL, 2, 0)
+    assert mixed.page_bytes == 16 * 2 * (576 + 640)
+
+
+def test_decode_context_ranks_share_out_the_tokens() -> None:
+    """MLA on 8 ranks, 4 sharing: a block of 16 stands for 64 tokens, a GPU holds 1,152 / 4 a token."""
+    layout = blocks(shape(LATENT), Parallelism(tensor=8, decode_context=4))
+    assert layout.block_bytes == 16 * 1152
+    assert layout.device_bytes_per_token == 288
+    assert layout.bytes_per_token == 8 * 288
+    assert layout.resident_blocks(65) == layout.admission_blocks(65, 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("of", "parallelism"),
+    [
+        (shape(LATENT), Parallelism(tensor=8, decode_context=3)),  # 3 does not divide 8
+        (shape(FULL), Parallelism(tensor=8, decode_context=2)),  # 8 heads on 8 ranks: no copies to share
+        (shape(FULL, WINDOW), Parallelism(tensor=16, decode_context=2)),  # windows
+    ],
+)
+def test_context_splits_the_engine_refuses(of: ModelShape, parallelism: Parallelism) -> None:
+    """vLLM 0.32.0 stops at start-up with these."""
+    found = block_layout(of, "bfloat16", 16, parallelism)
     assert isinstance(found, Unavailable)
-    assert found.reason is Reason.UNSUPPORTED_ATTENTION
+    assert found.reason is Reason.UNSUPPORTED_PARALLELISM
+
+
+def test_cross_attention_is_held_once_per_request() -> None:
+    """Whisper: 1,500 encoder tokens are 94 blocks of 16 whatever the text's length, in a group apart."""
+    cross = LayerCache(Kind.CROSS, 8, 64, 64, 1500)
+    layout = blocks(shape(FULL, cross))
+    assert [group.resident_blocks(448) for group in layout.groups] == [28, 94]
+    assert layout.peak_blocks(448) == layout.admission_blocks(448, 1) == 122
+    assert layout.bytes_per_token == 2048
+    longer = block_layout(shape(FULL, cross), "bfloat16", 16, Parallelism(), encoder_tokens=160)
+    assert isinstance(longer, BlockLayout)
+    assert longer.groups[1].resident_blocks(1) == 10
+
+
+def test_pipeline_stages_count_layers_without_a_cache() -> None:
+    """Six decoder layers, two with a cache, both in the first of two stages: nothing in the second."""
+    uneven = ModelShape("test", (), (FULL, FULL), 4096, "bfloat16", "", 64, (0, 2), 6)
+    layout = blocks(uneven, Parallelism(pipeline=2))
+    assert layout.block_bytes == layout.replica_block_bytes == 2 * 32768
+    assert layout.device_bytes_per_token == layout.bytes_per_token == 2 * 2048
+
+
+@pytest.mark.parametrize("method", ["eagle", "draft_model", "mtp"])
+def test_drafts_whose_layers_nobody_tells(method: str) -> None:
+    """A draft model's config is another file; mtp needs draft layers in the checkpoint."""
+    found = block_layout(shape(FULL), "bfloat16", 16, Parallelism(), speculative=method)
+    assert isinstance(found, Unavailable)
+    assert found.reason is Reason.SPECULATIVE_DECODING
+    assert isinstance(
+        block_layout(shape(FULL), "bfloat16", 16, Parallelism(), speculative="ngram"), BlockLayout
+    )
+
+
+def test_sglang_withholds_the_kinds_that_have_pools_of_their_own() -> None:
+    """States, indexers, uneven heads, narrow V, layers without a cache: not SGLang's plain slots."""
+    uneven = LayerCache(Kind.FULL, 4, 64, 64)
+    narrow = LayerCache(Kind.FULL, 8, 64, 32)
+    indexer = LayerCache(Kind.INDEXER, 1, 128, 0, record_bytes=132)
+    holes = ModelShape("test", (), (FULL,), 4096, "bfloat16", "", 64, (0,), 2)
+    for of in (shape(FULL, uneven), shape(narrow), shape(LATENT, indexer), holes):
+        found = token_pools(of, "bfloat16", 1, Parallelism())
+        assert isinstance(found, Unavailable)
+        assert found.reason is Reason.UNSUPPORTED_ATTENTION
 
 
 def test_a_model_without_layers() -> None:

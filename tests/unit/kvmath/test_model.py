@@ -229,6 +229,12 @@ def test_windows_by_hand(fields: dict[str, Any], expected: list[int]) -> None:
         ("deepseek-ai__DeepSeek-V3", "mla"),
         ("mistralai__Mistral-7B-v0.1", "window"),
         ("openai__gpt-oss-120b", "window_mix"),
+        ("meta-llama__Llama-4-Scout-17B-16E-Instruct", "window_mix"),
+        ("zai-org__GLM-5", "mla"),
+        ("MiniMaxAI__MiniMax-M3", "gqa"),
+        ("deepseek-ai__DeepSeek-V4-Flash", "compressed"),
+        ("Qwen__Qwen3.5-9B", "hybrid"),
+        ("RWKV__rwkv-5-world-3b", "state"),
     ],
 )
 def test_attention_in_one_word(name: str, word: str) -> None:
@@ -240,7 +246,7 @@ def test_latent_layers() -> None:
     """512 + 64 elements; LongCat runs attention twice per layer; a null rank means ordinary heads."""
     assert corpus("deepseek-ai__DeepSeek-V3").layers[0] == LayerCache(Kind.MLA, 1, 576, 0)
     longcat = corpus("meituan-longcat__LongCat-Flash-Chat")
-    assert (len(longcat.layers), longcat.caches_per_decoder_layer) == (56, 2)
+    assert (len(longcat.layers), longcat.decoder_depth, longcat.depths[:4]) == (56, 28, (0, 0, 1, 1))
     assert corpus("deepseek-ai__deepseek-vl2-tiny").layers[0] == LayerCache(Kind.FULL, 10, 128, 128)
 
 
@@ -384,7 +390,8 @@ def test_bad_configs(fields: dict[str, Any], named: str) -> None:
         ({"model_type": "brand_new"}, "brand_new"),
         ({"model_type": "x" * 100_000}, "xxx"),
         ({"model_type": "mllama", "text_config": dict(LLAMA)}, "mllama"),
-        ({"model_type": "llava", "text_config": {**LLAMA, "model_type": "mamba"}}, "mamba"),
+        ({"model_type": "llava", "text_config": {**LLAMA, "model_type": "brand_new"}}, "brand_new"),
+        ({"model_type": "gemma4", "text_config": {**LLAMA, "model_type": "gemma3_text"}}, "gemma3_text"),
         ({"layer_types": ["chunked_attention"] * 4}, "layer_types"),
         ({"layer_types": [["full_attention"]] * 4}, "layer_types"),
         ({"num_key_value_heads": [1, 2, 2, 2]}, "num_key_value_heads"),
@@ -411,7 +418,7 @@ def test_bad_configs(fields: dict[str, Any], named: str) -> None:
             {
                 "model_type": "step3p5",
                 "layer_types": ["full_attention"] * 4,
-                "attention_other_setting": {"num_attention_groups": 4},
+                "attention_other_setting": {"attention_type": "full_attention"},
             },
             "attention_other_setting",
         ),
@@ -443,6 +450,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=8,
 )
+WORDS = {"mha", "gqa", "mqa", "mla", "window", "window_mix", "hybrid", "state", "compressed"}
 NAMES = sorted(
     {
         *LLAMA,
@@ -451,8 +459,16 @@ NAMES = sorted(
         "attn_type_list",
         "attention_other_setting",
         "head_dim",
+        "index_topk_freq",
+        "indexer_types",
         "kv_lora_rank",
         "layer_types",
+        "linear_num_key_heads",
+        "mamba_d_head",
+        "mamba_n_heads",
+        "no_rope_layers",
+        "num_kv_heads",
+        "num_nextn_predict_layers",
         "max_window_layers",
         "multi_query",
         "n_layer",
@@ -477,7 +493,7 @@ def test_no_json_makes_it_raise(model_type: str, fields: dict[str, Any]) -> None
     assert isinstance(shape, ModelShape | Unavailable)
     if isinstance(shape, ModelShape):
         assert shape.layers
-        assert shape.attention in {"mha", "gqa", "mqa", "mla", "window", "window_mix"}
+        assert shape.attention in WORDS
 
 
 def test_deep_nesting_is_not_followed() -> None:

@@ -3,9 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.kvmath import states
 from exporter.kvmath.capacity import blocks_in, max_model_len_from, pool_bytes, used_blocks
+from exporter.kvmath.content import content_bytes, layer_table
 from exporter.kvmath.known import Unavailable
-from exporter.kvmath.layers import Kind, LayerCache
+from exporter.kvmath.layers import Kind, LayerCache, recurrent
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.parallel import Parallelism, pipeline_stages, sglang_pipeline_stages
 from exporter.kvmath.sglang import TokenPools, token_pools
@@ -98,6 +100,56 @@ def test_fp8_takes_half(shape: ModelShape) -> None:
     wide, narrow = laid_out(shape), laid_out(shape, "fp8")
     assert narrow.block_bytes * 2 == wide.block_bytes
     assert narrow.bytes_per_token * 2 == wide.bytes_per_token
+
+
+@st.composite
+def hybrids(draw: st.DrawFn) -> ModelShape:
+    """K and V or a latent beside recurrent states whose heads and channels divide by 8."""
+    heads = draw(st.sampled_from([1, 2, 8]))
+    full = LayerCache(Kind.FULL, heads, 64, 64) if draw(st.booleans()) else LayerCache(Kind.MLA, 1, 576, 0)
+    state = draw(
+        st.sampled_from(
+            [
+                states.mamba2(64, 32, 8, 64, 4, 2048),
+                states.gated_delta_net(16, 64, 32, 64, 4, "float32"),
+                states.short_convolution(1024, 3),
+                states.lightning(16, 64),
+            ]
+        )
+    )
+    layers = draw(st.lists(st.sampled_from([full, recurrent(state)]), min_size=2, max_size=40))
+    return ModelShape("test", (), (full, recurrent(state), *layers), 4096, "bfloat16", "", heads * 8)
+
+
+@settings(deadline=None)
+@given(shape=hybrids(), tensor=st.sampled_from([2, 4, 8]), tokens=LENGTHS)
+def test_hybrids_only_ever_round_up(shape: ModelShape, tensor: int, tokens: int) -> None:
+    """The block holds every state; what a sequence holds covers its content on any split."""
+    rows = layer_table(shape, "bfloat16")
+    assert not isinstance(rows, Unavailable)
+    content = content_bytes(rows, tokens)
+    one, split = laid_out(shape), laid_out(shape, tensor=tensor)
+    for layout, ranks in ((one, 1), (split, tensor)):
+        assert layout.block_tokens % 16 == 0
+        assert len({group.page_bytes for group in layout.groups}) == 1
+        assert all(part.data_bytes <= part.page_bytes for group in layout.groups for part in group.parts)
+        assert layout.resident_blocks(tokens) * layout.block_bytes * ranks >= content
+    assert split.bytes_per_token >= one.bytes_per_token
+    assert split.state_bytes_per_sequence == one.state_bytes_per_sequence
+    assert split.device_state_bytes_per_sequence * tensor == split.state_bytes_per_sequence
+
+
+@settings(deadline=None)
+@given(shape=hybrids(), tokens=LENGTHS, more=st.integers(0, 3000))
+def test_content_and_peak_never_fall(shape: ModelShape, tokens: int, more: int) -> None:
+    """A longer context holds no less, laid out or not, in 16 bits or fp8, which takes no more."""
+    wide, narrow = layer_table(shape, "bfloat16"), layer_table(shape, "fp8")
+    assert not isinstance(wide, Unavailable)
+    assert not isinstance(narrow, Unavailable)
+    assert content_bytes(wide, tokens + more) >= content_bytes(wide, tokens) >= content_bytes(narrow, tokens)
+    layout = laid_out(shape)
+    assert layout.peak_blocks(tokens + more) >= layout.peak_blocks(tokens)
+    assert laid_out(shape, "fp8").bytes_per_token <= layout.bytes_per_token
 
 
 @settings(deadline=None)

@@ -1,0 +1,203 @@
+"""The engines' layouts under the one face the planner knows (:class:`exporter.kvmath.plan.Layout`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from exporter.kvmath.dtypes import element_bytes, resolve_cache_dtype
+from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.layers import EVERY_TOKEN, Kind
+from exporter.kvmath.model import ModelShape
+from exporter.kvmath.overrides import Override
+from exporter.kvmath.parallel import Parallelism, rank_elements_per_token
+from exporter.kvmath.sglang import TokenPools, sequence_tokens, token_pools
+from exporter.kvmath.vllm import BlockLayout, block_layout, default_block_tokens
+from exporter.kvmath.vllm_pages import stored_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What decides a layout beside the model.  ``block_tokens`` 0: the engine's default; ``max_model_len``
+    0: the config's; ``override``: figures set by hand, ``names`` of it empty for none."""
+
+    engine: str
+    kv_cache_dtype: str
+    parallelism: Parallelism
+    block_tokens: int = 0
+    hybrid_manager: bool = True
+    prefix_caching: bool = True
+    speculative: str = ""
+    max_model_len: int = 0
+    override: Override = field(default_factory=Override)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """Layers alike.  Bytes of one of them on all GPUs of the replica, copies counted, padding not."""
+
+    count: int
+    kind: Kind
+    bytes_per_token: Fraction
+    window_tokens: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLayout:
+    """A layout, whichever engine made it, and how it came about."""
+
+    engine: str
+    cache_dtype: str
+    block_tokens: int
+    layers: tuple[LayerRow, ...]
+    blocks: BlockLayout | TokenPools
+
+    # The members of kvmath.plan.Layout follow.
+
+    @property
+    def block_bytes(self) -> int:
+        """One block or page on one GPU."""
+        if isinstance(self.blocks, BlockLayout):
+            return self.blocks.block_bytes
+        return self.blocks.full_token_bytes * self.block_tokens
+
+    @property
+    def replica_block_bytes(self) -> int:
+        """One block or page on all GPUs of the replica."""
+        if isinstance(self.blocks, BlockLayout):
+            return self.blocks.replica_block_bytes
+        return self.blocks.replica_full_token_bytes * self.block_tokens
+
+    @property
+    def reserved_blocks(self) -> int:
+        """vLLM keeps one null block of the pool; SGLang's padding page is allocated on top of it."""
+        return 1 if isinstance(self.blocks, BlockLayout) else 0
+
+    @property
+    def bytes_per_token(self) -> float:
+        """One token more of a long context, all GPUs of the replica, copies counted."""
+        return self.blocks.bytes_per_token
+
+    @property
+    def device_bytes_per_token(self) -> float:
+        """The same on one GPU."""
+        return self.blocks.device_bytes_per_token
+
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """Recurrent states of a sequence, all GPUs of the replica."""
+        return self.blocks.state_bytes_per_sequence if isinstance(self.blocks, BlockLayout) else 0
+
+    @property
+    def counts_tokens(self) -> bool:
+        """True where one group or pool keeps every token."""
+        return not isinstance(self.blocks, BlockLayout) or self.blocks.single_full_group
+
+    def group_blocks(self, tokens: int) -> tuple[int, ...]:
+        """Blocks of every group that a sequence of exactly ``tokens`` tokens holds."""
+        if isinstance(self.blocks, BlockLayout):
+            return tuple(group.resident_blocks(tokens) for group in self.blocks.groups)
+        return (sequence_tokens(tokens, self.block_tokens) // self.block_tokens,)
+
+    def peak_blocks(self, tokens: int) -> int:
+        """The most it holds up to there."""
+        if isinstance(self.blocks, BlockLayout):
+            return self.blocks.peak_blocks(tokens)
+        return sum(self.group_blocks(tokens))
+
+    def admission_blocks(self, tokens: int, in_flight_tokens: int) -> int:
+        """Blocks set aside to admit it; SGLang allocates as it goes."""
+        if isinstance(self.blocks, BlockLayout):
+            return self.blocks.admission_blocks(tokens, in_flight_tokens)
+        return sum(self.group_blocks(tokens))
+
+    def prefix_blocks(self, tokens: int) -> int:
+        """Whole blocks of a prefix in the groups that keep every token.
+
+        A window or a state at the prefix's end is shared only until a sequence
+        moves on, so it is not counted as shared.
+        """
+        if isinstance(self.blocks, BlockLayout):
+            return sum(tokens // group.span for group in self.blocks.groups if group.kind in EVERY_TOKEN)
+        return tokens // self.block_tokens
+
+
+def engine_layout(shape: ModelShape | Unavailable, choices: Choices) -> EngineLayout | Unavailable:
+    """The layout of ``shape`` under the engine asked for, or of the figures set by hand."""
+    if choices.override.names:
+        return _by_hand(choices)
+    if not known(shape):
+        return shape
+    dtype = resolve_cache_dtype(choices.kv_cache_dtype, "auto", shape)
+    if not known(dtype):
+        return dtype
+    return _vllm(shape, dtype, choices) if choices.engine == "vllm" else _sglang(shape, dtype, choices)
+
+
+def _by_hand(choices: Choices) -> EngineLayout | Unavailable:
+    # vLLM's blocks serve for SGLang too: a token's bytes are all there is to lay out.
+    block = choices.block_tokens or (16 if choices.engine == "vllm" else 1)
+    found = choices.override.layout(block, choices.parallelism, choices.prefix_caching)
+    if not known(found):
+        return found
+    rows = _rows(found, choices.parallelism.gpus)
+    return EngineLayout(choices.engine, "set by hand", found.block_tokens, rows, found)
+
+
+def _vllm(shape: ModelShape, dtype: str, choices: Choices) -> EngineLayout | Unavailable:
+    stored = stored_dtype(shape, dtype)
+    if not known(stored):
+        return stored
+    length = choices.max_model_len or shape.max_position_tokens
+    found = block_layout(
+        shape,
+        dtype,
+        choices.block_tokens or default_block_tokens(shape, dtype),
+        choices.parallelism,
+        hybrid_manager=choices.hybrid_manager,
+        prefix_caching=None if choices.prefix_caching else False,  # None: where the engine has it on
+        speculative=choices.speculative,
+        max_model_len=length if known(length) else 0,
+    )
+    if not known(found):
+        return found
+    return EngineLayout("vllm", stored, found.block_tokens, _rows(found, choices.parallelism.tensor), found)
+
+
+def _rows(layout: BlockLayout, ranks: int) -> tuple[LayerRow, ...]:
+    """Layers alike, from the groups; ``ranks`` GPUs each hold what one page holds."""
+    alike: dict[tuple[Kind, Fraction, int, int], int] = {}
+    for group in layout.groups:
+        for part in group.parts:
+            state = part.kind is Kind.STATE
+            token = Fraction(0) if state else Fraction(part.data_bytes * ranks, group.span)
+            # A group's window is that of its lead; layers that keep every token may lie beside it.
+            window = 0 if part.kind in EVERY_TOKEN or state else group.window_tokens
+            key = (part.kind, token, window, part.data_bytes * ranks if state else 0)
+            alike[key] = alike.get(key, 0) + part.layers
+    return tuple(LayerRow(count, *key) for key, count in alike.items())
+
+
+def _sglang(shape: ModelShape, dtype: str, choices: Choices) -> EngineLayout | Unavailable:
+    if choices.speculative:
+        return Unavailable(Reason.SPECULATIVE_DECODING, f"{choices.speculative}: draft layers share the pool")
+    page = choices.block_tokens or 1
+    pools = token_pools(shape, dtype, page, choices.parallelism)
+    if not known(pools):
+        return pools
+    if not pools.uniform:
+        return Unavailable(Reason.WINDOW_POOL, "SGLang's separate window pool is not planned")
+    size = element_bytes(dtype)
+    if not known(size):
+        return size
+    alike: dict[Fraction, int] = {}
+    kind = Kind.MLA if shape.has(Kind.MLA) else Kind.FULL  # one pool keeps windows in full, too
+    for layer in shape.layers:
+        elements = rank_elements_per_token(layer, choices.parallelism.tensor)
+        if not known(elements):
+            return elements
+        token = Fraction(elements * size * choices.parallelism.tensor)
+        alike[token] = alike.get(token, 0) + 1
+    rows = tuple(LayerRow(count, kind, token, 0, 0) for token, count in alike.items())
+    return EngineLayout("sglang", dtype, page, rows, pools)
