@@ -1,4 +1,4 @@
-"""Fixtures of the rig: the engine's environment, its models, and an engine with the sidecar beside it."""
+"""Fixtures of the rig: each engine's environment, its models, and an engine with the sidecar beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from .engine import Engine
 from .page import Page
+from .sglang_engine import SglangEngine
+from .sglang_truth import SglangModel
 from .sidecar import Sidecar
 from .truth import RigModel
 
@@ -29,25 +31,60 @@ class Stand:
     """What the sidecar served while there was no engine yet."""
 
 
-@pytest.fixture(scope="session")
-def engine_python() -> Path:
-    """The python of an environment with a real vLLM, built if it is not there yet."""
+@dataclass(frozen=True, slots=True)
+class SglangStand:
+    """One SGLang and one sidecar, both running."""
+
+    model: SglangModel
+    engine: SglangEngine
+    sidecar: Sidecar
+    before_engine: Page
+    """What the sidecar served while there was no engine yet."""
+    request_log: Path
+    """Where the engine writes a line per finished request."""
+
+
+def _built_by(script: str) -> Path:
+    """The python of the environment that a script of this directory builds if it is not there yet."""
     if os.environ.get("KVCACHE_RIG") == "off":
         pytest.skip("KVCACHE_RIG=off")
     built = subprocess.run(
-        [str(_HERE / "vllm_cpu.sh")], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [str(_HERE / script)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if built.returncode != 0:
         pytest.fail(f"no engine to test against:\n{built.stderr}", pytrace=False)
     return Path(built.stdout.strip())
 
 
-@pytest.fixture(scope="session")
-def model_directories(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _models_by(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with one model directory per name in `models.CONFIGS`."""
     directory = tmp_path_factory.mktemp("models")
-    subprocess.run([str(engine_python), str(_HERE / "models.py"), str(directory)], check=True)
+    subprocess.run([str(python), str(_HERE / "models.py"), str(directory)], check=True)
     return directory
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Path:
+    """The python of an environment with a real vLLM."""
+    return _built_by("vllm_cpu.sh")
+
+
+@pytest.fixture(scope="session")
+def sglang_python() -> Path:
+    """The python of an environment with a real SGLang."""
+    return _built_by("sglang_cpu.sh")
+
+
+@pytest.fixture(scope="session")
+def model_directories(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models, written with vLLM's tokenizers."""
+    return _models_by(engine_python, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def sglang_models(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models, written with SGLang's tokenizers."""
+    return _models_by(sglang_python, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +114,30 @@ def stand(
             engine.wait_ready()
             sidecar.wait_up()
             yield Stand(model, engine, sidecar, before_engine)
+
+
+@pytest.fixture(scope="module")
+def sglang(
+    request: pytest.FixtureRequest,
+    sglang_python: Path,
+    sglang_models: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SglangStand]:
+    """The sidecar first, told nothing but the address; then the engine of the asked model."""
+    model: SglangModel = request.param
+    logs = tmp_path_factory.mktemp(model.name)
+    request_log = logs / "requests"
+    engine = SglangEngine(
+        sglang_python,
+        sglang_models / model.directory,
+        logs / "engine.log",
+        (*model.flags, "--export-metrics-to-file", "--export-metrics-to-file-dir", str(request_log)),
+    )
+    sidecar = Sidecar(engine.url, logs / "sidecar.log", ["--context", "512"])
+    with sidecar:
+        sidecar.wait_listening()
+        before_engine = sidecar.scrape()
+        with engine:
+            engine.wait_ready()
+            sidecar.wait_up()
+            yield SglangStand(model, engine, sidecar, before_engine, request_log)

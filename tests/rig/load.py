@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx
 
+from .controls import Controls, VllmControls
 from .page import Page
 from .waiting import wait_until
 
@@ -29,6 +30,7 @@ class Request:
     """One request as its client sees it."""
 
     prompt_tokens: int
+    sent: bool = False
     received_tokens: int = 0
     finished: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -45,30 +47,50 @@ class Request:
 class Load:
     """Streamed requests to one engine, with the engine's scheduler on a switch."""
 
-    def __init__(self, client: httpx.AsyncClient, model_name: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, model_name: str, controls: Controls) -> None:
         """Use `client`, whose base URL is the engine."""
         self._client = client
         self._model_name = model_name
+        self._controls = controls
         self.requests: list[Request] = []
         self._generated_before = 0.0
         self._progress = asyncio.Event()
 
     async def begin(self) -> None:
         """Start counting; the engine must be idle."""
-        self._generated_before = (await self.scrape()).total("vllm:generation_tokens_total")
+        self._generated_before = self._controls.generated_tokens(await self.scrape())
 
-    def start(self, prompt: Sequence[int], max_tokens: int) -> Request:
+    def start(
+        self, prompt: Sequence[int], max_tokens: int, headers: Mapping[str, str] | None = None
+    ) -> Request:
         """Send a request and return while it runs; it generates `max_tokens`, whatever the tokens are."""
         request = Request(len(prompt))
         self.requests.append(request)
-        request.task = asyncio.create_task(self._stream(request, list(prompt), max_tokens))
+        request.task = asyncio.create_task(self._stream(request, list(prompt), max_tokens, headers or {}))
         request.task.add_done_callback(lambda _: self._progress.set())  # a failure is progress too
         return request
 
-    async def run(self, prompt: Sequence[int], max_tokens: int) -> None:
+    async def run(
+        self, prompt: Sequence[int], max_tokens: int, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send a request and return when it has finished."""
-        self.start(prompt, max_tokens)
+        self.start(prompt, max_tokens, headers)
         await self.finish()
+
+    async def start_together(self, texts: Sequence[Sequence[int]], max_tokens: int) -> None:
+        """Send requests to an engine that is held still until the last one has been sent.
+
+        Else the first may have ended before the last arrives, where sending is slow and generating is quick.
+        """
+        await self.pause()
+        for prompt in texts:
+            self.start(prompt, max_tokens)
+        async with asyncio.timeout(_PATIENCE_S):
+            while not all(r.sent for r in self.requests):
+                await self._progress.wait()
+                self._progress.clear()
+                self._raise_failures()
+        await self.resume()
 
     async def finish(self) -> None:
         """Wait for the end of every request; raises what went wrong in one."""
@@ -95,21 +117,19 @@ class Load:
 
         On return the client has read every token that was generated.
         """
-        # clear_cache has to be refused, whatever its help says ("ignored when mode=keep"): in 0.32.0
-        # (v1/engine/core.py, _finish_pause) it resets the prefix cache, which preempts all running requests.
-        answer = await self._client.post("/pause", params={"mode": "keep", "clear_cache": "false"})
-        answer.raise_for_status()
+        await self._controls.pause(self._client)
 
         async def all_read() -> bool:
             self._raise_failures()
-            generated = (await self.scrape()).total("vllm:generation_tokens_total")
-            return generated - self._generated_before == sum(r.received_tokens for r in self.requests)
+            generated = self._controls.generated_tokens(await self.scrape())
+            received = [r.received_tokens for r in self.requests]
+            return generated - self._generated_before == self._controls.counted_tokens(received)
 
         await wait_until(all_read, _PATIENCE_S, "reading what was generated before the pause")
 
     async def resume(self) -> None:
         """Let the scheduler go on."""
-        (await self._client.post("/resume")).raise_for_status()
+        await self._controls.resume(self._client)
 
     async def abandon(self) -> None:
         """Hang up on every request that still runs and leave the engine running and idle."""
@@ -120,8 +140,7 @@ class Load:
         await self.resume()
 
         async def idle() -> bool:
-            page = await self.scrape()
-            return page.total("vllm:num_requests_running") + page.total("vllm:num_requests_waiting") == 0
+            return self._controls.requests_in_engine(await self.scrape()) == 0
 
         await wait_until(idle, _PATIENCE_S, "the engine at rest")
 
@@ -135,7 +154,9 @@ class Load:
             if request.task is not None and request.task.done():
                 request.task.result()
 
-    async def _stream(self, request: Request, prompt: list[int], max_tokens: int) -> None:
+    async def _stream(
+        self, request: Request, prompt: list[int], max_tokens: int, headers: Mapping[str, str]
+    ) -> None:
         body = {
             "model": self._model_name,
             "prompt": prompt,
@@ -146,7 +167,15 @@ class Load:
             # A count in every chunk: several tokens may share a chunk, and some have no text.
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
-        async with self._client.stream("POST", "/v1/completions", json=body) as answer:
+
+        async def trace(event: str, _: object) -> None:
+            if event == "http11.send_request_body.complete":
+                request.sent = True
+                self._progress.set()
+
+        async with self._client.stream(
+            "POST", "/v1/completions", json=body, headers=headers, extensions={"trace": trace}
+        ) as answer:
             answer.raise_for_status()
             async for line in answer.aiter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
@@ -162,7 +191,7 @@ class Load:
 
 
 @asynccontextmanager
-async def load(engine_url: str, model_name: str) -> AsyncIterator[Load]:
+async def load(engine_url: str, model_name: str, controls: Controls | None = None) -> AsyncIterator[Load]:
     """Load on an idle engine; afterwards, whatever happened, the engine is running and idle again."""
     async with httpx.AsyncClient(
         base_url=engine_url,
@@ -170,7 +199,7 @@ async def load(engine_url: str, model_name: str) -> AsyncIterator[Load]:
         limits=httpx.Limits(max_connections=None),  # one per request, all at once
         trust_env=False,
     ) as client:
-        one = Load(client, model_name)
+        one = Load(client, model_name, controls or VllmControls())
         await one.begin()
         try:
             yield one

@@ -89,6 +89,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 
+# The rope of an MLA model on a CPU is YaRN or nothing in SGLang 0.5.23 (layers/rotary_embedding/factory.py,
+# get_rope_cpu), as in the published DeepSeek V2. The cache is the same.
+CONFIGS["deepseek_v2_yarn"] = {
+    **CONFIGS["deepseek_v2"],
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 2,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+    },
+}
+
 
 def _write_tokenizer(directory: Path) -> None:
     """A byte-level BPE of exactly the vocabulary's size, so that every id the model can emit has a text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .page import Page
@@ -50,16 +50,34 @@ class Sidecar(Server):
     def scrape_fresh(self) -> Page:
         """Its /metrics, made of a poll that began after this call.
 
-        Two new polls are waited for: the first to be reported may have begun before.
+        Polls are counted when they begin and leave their time when they have succeeded. So once another has
+        begun, any one that was under way at the call is over, and the next success is of a poll begun since.
         """
-        for _ in range(2):
-            self._wait_for_poll(after=self._last_success())
+        begun = self._polls(self._watched())
+        page = wait_for(
+            lambda: self._page_where(lambda now: self._polls(now) > begun), _FRESH_S, "a new poll"
+        )
+        last = self._last_success(page)
+        # The timestamp may be worked out from an age and then differ a little from scrape to scrape.
+        margin = _POLL_INTERVAL_S / 2
+        return wait_for(
+            lambda: self._page_where(lambda now: self._last_success(now) > last + margin),
+            _FRESH_S,
+            "a new poll's figures",
+        )
+
+    def _page_where(self, holds: Callable[[Page], bool]) -> Page | None:
+        page = self._watched()
+        return page if holds(page) else None
+
+    def _watched(self) -> Page:
+        self.raise_if_dead()
         return self.scrape()
 
-    def _wait_for_poll(self, after: float) -> None:
-        # The timestamp may be worked out from an age and then differ a little from scrape to scrape.
-        wait_for(lambda: self._last_success() > after + _POLL_INTERVAL_S / 2, _FRESH_S, "a new poll")
+    @staticmethod
+    def _polls(page: Page) -> float:
+        return page.value("kvcache_exporter_fetches_total")
 
-    def _last_success(self) -> float:
-        self.raise_if_dead()
-        return self.scrape().value("kvcache_exporter_last_success_timestamp_seconds")
+    @staticmethod
+    def _last_success(page: Page) -> float:
+        return page.value("kvcache_exporter_last_success_timestamp_seconds")

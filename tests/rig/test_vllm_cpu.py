@@ -177,8 +177,7 @@ def test_as_many_sequences_fit_as_predicted(stand: Stand) -> None:
     async def scenario() -> None:
         async with load(stand.engine.url, stand.engine.model_name) as client:
             # 300 + 213 - 1 = 512 tokens are computed when the last one is received.
-            for prompt in prompts(500, [300] * int(predicted)):
-                client.start(prompt, max_tokens=213)
+            await client.start_together(prompts(500, [300] * int(predicted)), max_tokens=213)
             # From 481 computed tokens on, each holds the last block it will get.
             await client.hold(received_tokens=182)
             page = await asyncio.to_thread(stand.sidecar.scrape_fresh)
@@ -235,8 +234,7 @@ def test_overload_is_counted_as_the_engine_counts_it(stand: Stand) -> None:
 def _run_all(stand: Stand, seed: int, prompt_tokens: int, max_tokens: int, count: int) -> None:
     async def scenario() -> None:
         async with load(stand.engine.url, stand.engine.model_name) as client:
-            for prompt in prompts(seed, [prompt_tokens] * count):
-                client.start(prompt, max_tokens)
+            await client.start_together(prompts(seed, [prompt_tokens] * count), max_tokens)
             await client.finish()
 
     asyncio.run(scenario())

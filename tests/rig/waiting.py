@@ -12,7 +12,7 @@ T = TypeVar("T")
 _BETWEEN_LOOKS_S = 0.02
 
 
-def wait_for(look: Callable[[], T], deadline_s: float, what: str) -> T:
+def wait_for(look: Callable[[], T | None], deadline_s: float, what: str) -> T:
     """Call `look` until it returns something true; that is the result.
 
     Raises TimeoutError, naming `what` was waited for, after `deadline_s` seconds.
@@ -26,7 +26,7 @@ def wait_for(look: Callable[[], T], deadline_s: float, what: str) -> T:
         time.sleep(_BETWEEN_LOOKS_S)
 
 
-async def wait_until(look: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
+async def wait_until(look: Callable[[], Awaitable[T | None]], deadline_s: float, what: str) -> T:
     """Like `wait_for`, for a `look` that is awaited; other tasks run between the looks."""
     end = time.monotonic() + deadline_s
     while True:
