@@ -11,7 +11,16 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from exporter import __version__
-from exporter.settings import COMMANDS, DemoSettings, ExplainSettings, ServeSettings, Target, flags, load
+from exporter.settings import (
+    COMMANDS,
+    CommandSettings,
+    DemoSettings,
+    ExplainSettings,
+    ServeSettings,
+    Target,
+    flags,
+    load,
+)
 
 USAGE = """\
 usage: kvcache-exporter COMMAND [--flag value ...]
@@ -48,14 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kvcache-exporter: no such command: {command}\n\n{USAGE}", file=sys.stderr, end="")
         return 2
     if "--help" in words or "-h" in words:
-        print(_help(command), end="")
+        print(_help(_kind(command)), end="")
         return 0
     try:
         return commands[command](words)
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False, include_context=False):
             where = ".".join(str(part) for part in problem["loc"]) or "settings"
-            print(f"kvcache-exporter {command}: {where}: {problem['msg']}", file=sys.stderr)
+            what = problem["msg"].removeprefix("Value error, ")
+            print(f"kvcache-exporter {command}: {where}: {what}", file=sys.stderr)
         return 2
     except (SettingsError, ValueError) as error:
         print(f"kvcache-exporter {command}: {error}", file=sys.stderr)
@@ -64,8 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _help(command: str) -> str:
-    kind = COMMANDS[command]
+def _kind(command: str) -> type[CommandSettings]:
+    if command in COMMANDS:
+        return COMMANDS[command]
+    from exporter.planner.settings import PlanSettings  # noqa: PLC0415
+
+    return PlanSettings
+
+
+def _help(kind: type[CommandSettings]) -> str:
     rows = [
         (f"{flag} VALUE", f"{meaning} [{default}]" if default else meaning)
         for flag, default, meaning in flags(kind)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, field_validator
+from pydantic_core import PydanticUndefined
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -258,7 +258,8 @@ def flags(kind: type[CommandSettings]) -> list[tuple[str, str, str]]:
     for name, field in kind.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
         words = default if isinstance(default, list) else [default]
-        shown = " ".join(str(getattr(word, "url", word)) for word in words if word not in (None, ""))
+        unset = (None, "", PydanticUndefined)
+        shown = " ".join(str(getattr(word, "url", word)) for word in words if word not in unset)
         rows.append((f"--{field_name(name).replace('_', '-')}", shown, field.description or ""))
     return rows
 
@@ -310,6 +311,8 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
             named = argument.partition("=")[2]
     if not named:
         return None
+    import yaml  # noqa: PLC0415  (a tenth of a second that most commands need not wait)
+
     path = Path(named)
     try:
         said = yaml.safe_load(path.read_text())

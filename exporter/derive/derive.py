@@ -63,6 +63,12 @@ def _tiers(inputs: Inputs, contexts: Sequence[int], out: Notebook) -> tuple[int,
     out.put(c.MAX_MODEL_LEN_TOKENS, longest)
     if not known(longest):
         return tuple(sorted(set(contexts)))
+    longer = sorted(context for context in set(contexts) if context > longest)
+    if longer:
+        left_out = ", ".join(f"{context:,}" for context in longer)
+        out.show(
+            "context tiers", f"left out above max_model_len: {left_out}", f"{longest:,}", "tokens at most"
+        )
     return tuple(sorted({context for context in contexts if context <= longest} | {longest}))
 
 

@@ -36,8 +36,8 @@ SCHEDULER = (
 )
 # Tokenizer families: one set for all data-parallel ranks, custom labels possible.
 PROMPT, CACHED = "prompt_tokens", "cached_tokens"
-FINISHED, ABORTED = "num_requests", "num_aborted_requests"
-TOKENIZER = (PROMPT, CACHED, FINISHED, ABORTED)
+FINISHED = "num_requests"
+TOKENIZER = (PROMPT, CACHED, FINISHED)
 # The radix cache's own: no model name, and dp_rank "0" even where the scheduler has none (0.5.23).
 EVICTED = "evicted_tokens"
 
@@ -248,14 +248,17 @@ def _event_counter(
 
 
 def _requests(reader: Reader, identity: Identity) -> Mapping[str, float] | Unavailable:
-    finished, aborted = reader.total(FINISHED, identity), reader.total(ABORTED, identity)
-    if not known(finished):
-        return finished
-    return {"finished": finished, "abort": aborted if known(aborted) else 0.0}
+    # Includes requests aborted while they ran. num_aborted_requests counts abort calls, those
+    # same requests among them, so the two must not stand side by side and be added up
+    # (0.5.23 managers/tokenizer_manager.py).
+    finished = reader.total(FINISHED, identity)
+    return {"finished": finished} if known(finished) else finished
 
 
 def _has_routes(page: Page) -> bool:
-    return any(s.labels.get("route") for name in (PROMPT, CACHED) for s in page.get(name))
+    # The label alone decides: with custom labels on it is there before any request has a
+    # route, and a source that changed with the first one would read as a counter reset.
+    return any("route" in s.labels for name in (PROMPT, CACHED) for s in page.get(name))
 
 
 def _prefix(
