@@ -32,6 +32,9 @@ def guest(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> GuestServer
             ws="none",
             log_config=None,
             access_log=False,
+            # Who may send traces hangs on the peer's address: FORWARDED_ALLOW_IPS must not change whose
+            # X-Forwarded-For is believed.
+            forwarded_allow_ips="127.0.0.1",
             timeout_graceful_shutdown=GRACE_S,
         )
     )

@@ -18,6 +18,10 @@ from exporter.fetch import Failure, FetchError, client_for, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
+from exporter.requests.forward import Forwarder
+from exporter.requests.intake import Intake
+from exporter.requests.sglang_log import RequestLog
+from exporter.requests.sink import RecordSink, Seen
 from exporter.settings import ServeSettings
 from exporter.target import Reading, TargetState
 
@@ -41,6 +45,22 @@ class Watch:
     def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.watchers = [TargetWatch(settings, n, clock) for n in range(len(settings.target))]
+        seen = Seen()
+        for watcher in self.watchers:
+            watcher.state.price_per_hour = settings.price_per_hour
+            watcher.state.records = RecordSink(
+                watcher.state.name,
+                settings.context,
+                routes=settings.route,
+                route=watcher.target.route,
+                seen=seen,
+                clock=clock,
+            )
+        self.intake = Intake(
+            {w.state.name: w.state.records for w in self.watchers if w.state.records}, settings.traces_from
+        )
+        self.forwarder = Forwarder(settings.forward_traces) if settings.forward_traces else None
+        self.state_directory = settings.state_directory
 
     @property
     def states(self) -> Sequence[TargetState]:
@@ -51,6 +71,18 @@ class Watch:
         async with asyncio.TaskGroup() as group:
             for watcher in self.watchers:
                 group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
+                if (follower := self._request_log(watcher)) is not None:
+                    group.create_task(follower.run(), name=f"request log {watcher.state.name}")
+            if self.forwarder is not None:
+                group.create_task(self.forwarder.run(), name="forward traces")
+
+    def _request_log(self, watcher: TargetWatch) -> RequestLog | None:
+        directory, sink = watcher.target.request_log, watcher.state.records
+        if directory is None or sink is None:
+            return None
+        return RequestLog(
+            directory, sink, route=bool(watcher.settings.route), state_directory=self.state_directory
+        )
 
 
 class TargetWatch:
