@@ -55,7 +55,7 @@ def test_bodies_arrive_as_they_came_and_in_order() -> None:
 
 def test_an_absent_collector_is_tried_again() -> None:
     """Refused connections and 503 are not the end of a body."""
-    troubles = [
+    troubles: list[httpx.HTTPError | httpx.Response] = [
         httpx.ConnectError("refused"),
         httpx.Response(503),
         httpx.Response(429),
