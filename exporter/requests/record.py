@@ -39,6 +39,7 @@ class Drop(StrEnum):
     IN_FUTURE = "in_future"
     MALFORMED = "malformed"  # a span or line that is not one
     TOO_LONG = "too_long"  # a span or line beyond its cap
+    SENDER_QUEUE = "sender_queue"  # the plugin could not deliver in time and dropped it
     LESSER_SOURCE = "lesser_source"  # a better source reports the same requests
 
 
