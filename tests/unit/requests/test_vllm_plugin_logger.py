@@ -126,6 +126,12 @@ def test_an_older_release_tells_less() -> None:
     assert record.itl_seconds == pytest.approx(0.1)
 
 
+def test_minus_one_cached_token_is_not_known() -> None:
+    """vLLM marks "not told" with a negative number in some paths; the record must not be refused for it."""
+    ((_, record),) = recorded(finished(num_cached_tokens=-1)).records
+    assert record.cached_tokens is None
+
+
 def test_completions_of_one_request_are_told_apart() -> None:
     """n=2 gives two finished sequences with one id; a repeated delivery gives the same keys again."""
     batch = recorded(finished(), finished())
