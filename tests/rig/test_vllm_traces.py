@@ -11,6 +11,7 @@ from .engine import Engine
 from .load import load, prompts
 from .page import Page
 from .sidecar import Sidecar
+from .test_vllm_plugin import PluggedEngine
 from .truth import LLAMA
 from .waiting import wait_for
 
@@ -35,16 +36,16 @@ TIERS = [prompt + output for prompt, output in REQUESTS]
 EXPORT_EVERY_MS = 200
 
 
-class TracedEngine(Engine):
+class TracedEngine(PluggedEngine):
     """vLLM with the flags that the README names."""
 
-    def tracing_to(self, url: str) -> TracedEngine:
+    def tracing_to(self, url: str) -> None:
         self._command += ["--otlp-traces-endpoint", f"{url}/v1/traces"]
         self._environment |= {
             "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+            "OTEL_TRACES_SAMPLER": "always_on",
             "OTEL_BSP_SCHEDULE_DELAY": str(EXPORT_EVERY_MS),
         }
-        return self
 
 
 def by_tier(page: Page, name: str) -> dict[int, float]:
@@ -52,39 +53,50 @@ def by_tier(page: Page, name: str) -> dict[int, float]:
     return {int(s.labels["context"]): s.value for s in page.all(name) if s.labels["context"] != "+Inf"}
 
 
+def engine_of(python: Path, models: Path, logs: Path) -> TracedEngine:
+    return TracedEngine(
+        python,
+        models / LLAMA.name,
+        logs / "engine.log",
+        kv_cache_bytes=LLAMA.kv_cache_bytes,
+        flags=LLAMA.flags,
+    )
+
+
+def sidecar_of(engine: Engine, logs: Path) -> Sidecar:
+    return Sidecar(engine.url, logs / "sidecar.log", ["--context", *map(str, TIERS)])
+
+
+async def all_requests(engine: Engine) -> Page:
+    """Run every request, all at once; the engine's page afterwards."""
+    async with load(engine.url, engine.model_name) as client:
+        for prompt, (_, output) in zip(prompts(800, [p for p, _ in REQUESTS]), REQUESTS, strict=True):
+            client.start(prompt, output)
+        await client.finish()
+        return await client.scrape()
+
+
+def received(sidecar: Sidecar, source: str) -> float:
+    """Reports of finished requests so far, whatever became of them."""
+    sidecar.raise_if_dead()
+    return sum(
+        s.value for s in sidecar.scrape().all("kvcache_exporter_records_received_total", source=source)
+    )
+
+
 def test_traces_are_the_clients_requests(
     engine_python: Path, model_directories: Path, tmp_path: Path
 ) -> None:
     """Counts, lengths and times, from the engine's exporter through the receiver to /metrics."""
-    engine = TracedEngine(
-        engine_python,
-        model_directories / LLAMA.name,
-        tmp_path / "engine.log",
-        kv_cache_bytes=LLAMA.kv_cache_bytes,
-        flags=LLAMA.flags,
-    )
-    sidecar = Sidecar(engine.url, tmp_path / "sidecar.log", ["--context", *map(str, TIERS)])
+    engine = engine_of(engine_python, model_directories, tmp_path)
+    sidecar = sidecar_of(engine, tmp_path)
     engine.tracing_to(sidecar.url)
-
-    async def scenario() -> Page:
-        async with load(engine.url, engine.model_name) as client:
-            for prompt, (_, output) in zip(prompts(800, [p for p, _ in REQUESTS]), REQUESTS, strict=True):
-                client.start(prompt, output)
-            await client.finish()
-            return await client.scrape()
-
     with sidecar:
         sidecar.wait_listening()
         with engine:
             engine.wait_ready()
-            theirs = asyncio.run(scenario())
-
-            def arrived() -> bool:
-                sidecar.raise_if_dead()
-                found = sidecar.scrape().all("kvcache_context_requests_total")
-                return sum(s.value for s in found) >= len(REQUESTS)
-
-            wait_for(arrived, 60, "the spans of all requests")
+            theirs = asyncio.run(all_requests(engine))
+            wait_for(lambda: received(sidecar, "trace") >= len(REQUESTS), 60, "the spans of all requests")
         # The engine is gone; it flushed what it had left, and its requests are still there.
         page = sidecar.scrape()
 
@@ -106,3 +118,32 @@ def test_traces_are_the_clients_requests(
     assert page.value("kvcache_exporter_records_received_total", source="trace") == len(REQUESTS)
     assert page.total("kvcache_exporter_records_dropped_total") == 0
     assert page.total("kvcache_exporter_record_bodies_refused_total") == 0
+
+
+def test_two_sources_of_one_engine_are_not_added_up(
+    engine_python: Path, model_directories: Path, tmp_path: Path
+) -> None:
+    """Traces and the plugin at once, straight to the sidecar: the plugin is first, then traces take over."""
+    engine = engine_of(engine_python, model_directories, tmp_path)
+    sidecar = sidecar_of(engine, tmp_path)
+    engine.tracing_to(sidecar.url)
+    engine.with_package(tmp_path / "site", f"{sidecar.url}/v1/records")
+    with sidecar:
+        sidecar.wait_listening()
+        with engine:
+            engine.wait_ready()
+            for rounds in (1, 2):
+                asyncio.run(all_requests(engine))
+                for source in ("plugin", "trace"):
+                    wait_for(
+                        lambda source=source, rounds=rounds: (  # type: ignore[misc]
+                            received(sidecar, source) >= rounds * len(REQUESTS)
+                        ),
+                        60,
+                        f"the {source} records of round {rounds}",
+                    )
+        page = sidecar.scrape()
+
+    assert by_tier(page, "kvcache_context_requests_total") == dict.fromkeys(TIERS, 2)
+    for source in ("plugin", "trace"):
+        assert page.value("kvcache_exporter_records_received_total", source=source) == 2 * len(REQUESTS)
