@@ -48,6 +48,9 @@ def add_records(sink: RecordSink, out: Adder) -> None:
             out.add(c.CONTEXT_CACHED_TOKENS, sum(cached), labels)
         if sink.dollars_per_token_second is not None:
             out.add(c.HELD_COST, sink.held_dollars[context, route], labels)
+    if sink.probes_sent:
+        out.add(c.PROBES, sink.probes_sent, target)
+        out.add(c.PROBES_FAILED, sink.probes_failed, target)
     for source, many in sink.received.items():
         labels = {**target, "source": source}
         out.add(c.RECORDS_RECEIVED, many, labels)

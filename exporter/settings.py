@@ -201,6 +201,10 @@ class ServeSettings(_Settings):
         max_length=50,
         description="split finished requests by these routes, the rest is `other`; default: not split",
     )
+    probe_interval: Annotated[float, Field(ge=1)] | None = Field(
+        default=None, description="seconds between requests of our own to each target; default: none are sent"
+    )
+    probe_max_context: PositiveInt = Field(default=8192, description="longest context probed, in tokens")
     price_per_hour: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="dollars per hour of one target, all its GPUs"
     )

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from exporter import catalogue
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Source
@@ -20,6 +21,7 @@ from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
 from exporter.requests.forward import Forwarder
 from exporter.requests.intake import Intake
+from exporter.requests.probe import Engine, Probe
 from exporter.requests.sglang_log import RequestLog
 from exporter.requests.sink import RecordSink, Seen
 from exporter.settings import ServeSettings
@@ -45,10 +47,11 @@ class Watch:
     def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.watchers = [TargetWatch(settings, n, clock) for n in range(len(settings.target))]
+        sinks: dict[str, RecordSink] = {}
         seen = Seen()
         for watcher in self.watchers:
             watcher.state.price_per_hour = settings.price_per_hour
-            watcher.state.records = RecordSink(
+            sinks[watcher.state.name] = sink = RecordSink(
                 watcher.state.name,
                 settings.context,
                 routes=settings.route,
@@ -56,9 +59,9 @@ class Watch:
                 seen=seen,
                 clock=clock,
             )
-        self.intake = Intake(
-            {w.state.name: w.state.records for w in self.watchers if w.state.records}, settings.traces_from
-        )
+            watcher.state.records = sink
+            watcher.probe = watcher.probe_by(sink)
+        self.intake = Intake(sinks, settings.traces_from)
         self.forwarder = Forwarder(settings.forward_traces) if settings.forward_traces else None
         self.state_directory = settings.state_directory
 
@@ -73,6 +76,8 @@ class Watch:
                 group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
                 if (follower := self._request_log(watcher)) is not None:
                     group.create_task(follower.run(), name=f"request log {watcher.state.name}")
+                if watcher.probe is not None:
+                    group.create_task(watcher.run_probe(watcher.probe), name=f"probe {watcher.state.name}")
             if self.forwarder is not None:
                 group.create_task(self.forwarder.run(), name="forward traces")
 
@@ -97,12 +102,38 @@ class TargetWatch:
         self.settings = settings
         self.clock = clock
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
+        self.probe: Probe | None = None
         self._fetches: deque[float] = deque(maxlen=FETCH_MEMORY)
         self._learned_at: float | None = None
         self._learn_again_s = REFRESH_S
         self._config_key: object = None
         self._config_task: asyncio.Task[None] | None = None
         self._said: object = None
+
+    def probe_by(self, sink: RecordSink) -> Probe | None:
+        """The probe of this target, where probes are wanted."""
+        interval = self.settings.probe_interval
+        if interval is None:
+            return None
+        contexts = [n for n in self.settings.context if n <= self.settings.probe_max_context]
+        return Probe(self.target.url, sink, contexts, self._probed, interval_seconds=interval)
+
+    def _probed(self) -> Engine | None:
+        if not self.state.readouts:
+            return None
+        readout = self.state.readouts[0]
+        lengths = [f.value for f in readout.figures if f.metric is catalogue.MAX_MODEL_LEN_TOKENS]
+        sink = self.state.records
+        return Engine(
+            model_name=sink.model_name if sink else "",
+            sglang=readout.sample.software == "sglang",
+            max_model_len_tokens=lengths[0] if lengths else None,
+        )
+
+    async def run_probe(self, probe: Probe) -> None:
+        """Probe until cancelled."""
+        async with client_for(urlsplit(self.target.url).hostname or "") as client:
+            await probe.run(client)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:

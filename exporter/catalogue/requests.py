@@ -91,6 +91,8 @@ RECORDS_DROPPED = own(
 RECORDS_DUPLICATE = own(
     "counter", "exporter_records_duplicate_total", ("source",), "Reports of a request already counted."
 )
+PROBES = own("counter", "exporter_probes_total", (), "Requests of our own sent to the engine.")
+PROBES_FAILED = own("counter", "exporter_probes_failed_total", (), "Requests of our own that failed.")
 SPANS_IGNORED = own("counter", "exporter_spans_ignored_total", (), "Spans received that are no requests.")
 BODIES_RECEIVED = own(
     "counter", "exporter_record_bodies_total", (), "Bodies sent to the receivers (traces, plugin)."

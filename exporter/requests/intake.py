@@ -85,7 +85,7 @@ class Intake:
         # A peer without an address is a socket in the file system: local.
         if self.peers == "loopback" and request.client is not None and not _is_loopback(request.client.host):
             raise RefusedError(Refusal.PEER, "only from this host; --traces-from any lifts that")
-        name = request.path_params.get("target")
+        name = request.path_params.get("target") or None
         if name is None:
             if len(self.sinks) != 1:
                 raise RefusedError(Refusal.TARGET, "several targets are watched: say which one in the path")

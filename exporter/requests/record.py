@@ -40,6 +40,7 @@ class Drop(StrEnum):
     MALFORMED = "malformed"  # a span or line that is not one
     TOO_LONG = "too_long"  # a span or line beyond its cap
     SENDER_QUEUE = "sender_queue"  # the plugin could not deliver in time and dropped it
+    OWN_PROBE = "own_probe"  # the exporter's own probe, as the engine reports it
     LESSER_SOURCE = "lesser_source"  # a better source reports the same requests
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -58,6 +59,10 @@ class RecordSink:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.target = target
+        self.probe_mark = f"kvcache-probe-{secrets.token_hex(4)}"
+        """In the request id of every probe of ours: the engine reports those like any other request."""
+        self.probes_sent = 0
+        self.probes_failed = 0
         self.totals = TierTotals(Tiers(contexts), (*routes, route) if routes and route else routes)
         self.received: Counter[Source] = Counter()
         self.dropped: Counter[tuple[Source, Drop]] = Counter()
@@ -82,6 +87,9 @@ class RecordSink:
         """
         source = record.source
         self.received[source] += 1
+        if source is not Source.PROBE and self.probe_mark in record.request_id:
+            self.dropped[source, Drop.OWN_PROBE] += 1
+            return False
         told = (self.target, source, (record.request_id, record.finished_at_seconds) if key is None else key)
         if told in self._seen:
             self.duplicates[source] += 1

@@ -63,8 +63,8 @@ def engine_of(python: Path, models: Path, logs: Path) -> TracedEngine:
     )
 
 
-def sidecar_of(engine: Engine, logs: Path) -> Sidecar:
-    return Sidecar(engine.url, logs / "sidecar.log", ["--context", *map(str, TIERS)])
+def sidecar_of(engine: Engine, logs: Path, *flags: str) -> Sidecar:
+    return Sidecar(engine.url, logs / "sidecar.log", ["--context", *map(str, TIERS), *flags])
 
 
 async def all_requests(engine: Engine) -> Page:
@@ -147,3 +147,33 @@ def test_two_sources_of_one_engine_are_not_added_up(
     assert by_tier(page, "kvcache_context_requests_total") == dict.fromkeys(TIERS, 2)
     for source in ("plugin", "trace"):
         assert page.value("kvcache_exporter_records_received_total", source=source) == 2 * len(REQUESTS)
+
+
+def test_probes_measure_and_stay_out_of_the_figures(
+    engine_python: Path, model_directories: Path, tmp_path: Path
+) -> None:
+    """The engine reports them like any request; they are told by their id and left out."""
+    engine = engine_of(engine_python, model_directories, tmp_path)
+    sidecar = sidecar_of(engine, tmp_path, "--probe-interval", "1", "--probe-max-context", "100")
+    engine.tracing_to(sidecar.url)
+
+    def dropped() -> float:
+        sidecar.raise_if_dead()
+        found = sidecar.scrape().all(
+            "kvcache_exporter_records_dropped_total", source="trace", reason="own_probe"
+        )
+        return sum(s.value for s in found)
+
+    with sidecar:
+        sidecar.wait_listening()
+        with engine:
+            engine.wait_ready()
+            # Tiers up to 100 tokens with room for a prompt beside 16 of output: 21, 22, 60, 93.
+            wait_for(lambda: dropped() >= 4, 60, "spans of four probes")
+            page = sidecar.scrape()
+
+    measured = by_tier(page, "kvcache_itl_seconds_count")
+    assert {tier for tier, count in measured.items() if count} == {21, 22, 60, 93}
+    assert {s.labels["source"] for s in page.all("kvcache_itl_seconds_count")} == {"probe"}
+    assert page.all("kvcache_context_requests_total") == []
+    assert page.total("kvcache_exporter_probes_failed_total") == 0
