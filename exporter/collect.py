@@ -14,6 +14,8 @@ from prometheus_client.registry import Collector
 
 from exporter import __version__
 from exporter import catalogue as c
+from exporter.collect_decode import add_decode
+from exporter.collect_records import Adder, add_records
 from exporter.engines.exposition import Dropped
 from exporter.engines.sample import EngineSample
 from exporter.fetch import Failure
@@ -41,12 +43,25 @@ class Families:
                 yield self._families[metric.name]
 
 
-def families(states: Iterable[TargetState], now: float | None = None) -> Iterator[Family]:
-    """Every family of ``states``; ``now``: clock of the states' times, for ages."""
+def families(
+    states: Iterable[TargetState], now: float | None = None, extra: Callable[[Adder], None] | None = None
+) -> Iterator[Family]:
+    """Every family of ``states``; ``now``: clock of the states' times, for ages; ``extra`` adds more."""
     out = Families()
     out.add(c.BUILD_INFO, 1, {"version": __version__})
+    if extra is not None:
+        extra(out)
     for state in states:
         _target(state, out, now)
+        if state.records is not None:
+            add_records(state.records, out)
+        add_decode(
+            state.decode,
+            state.readouts,
+            lambda readout, name=state.name: _rank_labels(name, readout.sample),  # type: ignore[misc]
+            out,
+            window=state.records is None or not state.records.totals.cells,
+        )
         for readout in state.readouts:
             labels = _rank_labels(state.name, readout.sample)
             for figure in readout.figures:
@@ -105,21 +120,31 @@ def _target(state: TargetState, out: Families, now: float | None) -> None:
 class EngineCollector(Collector):
     """The registry's view of the watched engines."""
 
-    def __init__(self, states: Callable[[], Sequence[TargetState]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        states: Callable[[], Sequence[TargetState]],
+        clock: Callable[[], float],
+        extra: Callable[[Adder], None] | None = None,
+    ) -> None:
         self._states = states
         self._clock = clock
+        self._extra = extra
 
     def collect(self) -> Iterable[Family]:
         now = self._clock()
         states = self._states()
         for state in states:
             state.expire(now)
-        return families(states, now)
+        return families(states, now, self._extra)
 
 
-def registry(states: Callable[[], Sequence[TargetState]], clock: Callable[[], float]) -> CollectorRegistry:
+def registry(
+    states: Callable[[], Sequence[TargetState]],
+    clock: Callable[[], float],
+    extra: Callable[[Adder], None] | None = None,
+) -> CollectorRegistry:
     """A registry of our own families and the process's; the global one stays out."""
     made = CollectorRegistry()
-    made.register(EngineCollector(states, clock))
+    made.register(EngineCollector(states, clock, extra))
     ProcessCollector(registry=made)
     return made

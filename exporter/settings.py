@@ -11,10 +11,19 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticUndefined
 from pydantic_settings import (
     BaseSettings,
@@ -56,6 +65,9 @@ class Overrides(BaseModel):
     max_num_batched_tokens: PositiveInt | None = Field(
         default=None, description="the engine's scheduling budget, in tokens"
     )
+    gpu_bandwidth: Annotated[float, Field(gt=0, lt=1e16)] | None = Field(
+        default=None, description="memory bandwidth of one GPU in bytes per second, for the decode floor"
+    )
 
     def facts(self) -> Facts:
         """These settings as a source of facts."""
@@ -69,12 +81,29 @@ class Overrides(BaseModel):
         )
 
 
+def http_url(url: str, what: str) -> str:
+    """``url``, where it is one that we may fetch and may show.  Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(f"{what} is http://HOST:PORT or https://HOST:PORT")
+    if parts.username or parts.password:
+        raise ValueError("no user or password in a URL: it would end up in labels and logs")
+    return url
+
+
 class TargetSettings(Overrides):
     """One engine.  On a command line just its URL."""
 
     url: str
     name: str = Field(default="", max_length=128, description="label `target`; default host:port")
     route: str = Field(default="", max_length=128, description="the one route of this engine")
+    request_log: Path | None = Field(
+        default=None, description="directory of this engine's request log (SGLang)"
+    )
     prefix_hit_objectives: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=dict, max_length=50, description="route -> hit ratio it was designed for"
     )
@@ -82,16 +111,7 @@ class TargetSettings(Overrides):
     @field_validator("url")
     @classmethod
     def _http(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise ValueError(f"not a URL: {error}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise ValueError("a target is http://HOST:PORT or https://HOST:PORT")
-        if parts.username or parts.password:
-            raise ValueError("no user or password in a target's URL: it would end up in labels and logs")
-        return url.rstrip("/").removesuffix("/metrics")
+        return http_url(url, "a target").rstrip("/").removesuffix("/metrics")
 
     @property
     def label(self) -> str:
@@ -188,6 +208,37 @@ class ServeSettings(_Settings):
     poll_interval: float = Field(default=2.0, gt=0.01, le=60, description="seconds between polls")
     timeout: float = Field(default=5.0, gt=0, le=60, description="seconds for one fetch")
     max_page_bytes: int = Field(default=8 * 2**20, ge=2**16, le=2**28, description="largest page accepted")
+    request_log: Path | None = Field(
+        default=None, description="directory of SGLang's request log, where there is one target"
+    )
+    state_directory: Path | None = Field(
+        default=None, description="remembers how far request logs were read; default: start at their end"
+    )
+    traces_from: Literal["loopback", "any"] = Field(
+        default="loopback", description="who may send traces and plugin records: loopback or any"
+    )
+    forward_traces: str | None = Field(
+        default=None, description="pass traces on to this OTLP/HTTP URL (http://COLLECTOR:4318/v1/traces)"
+    )
+    route: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=128)]], NoDecode, BeforeValidator(words_of)
+    ] = Field(
+        default=[],
+        max_length=50,
+        description="split finished requests by these routes, the rest is `other`; default: not split",
+    )
+    probe_interval: Annotated[float, Field(ge=1)] | None = Field(
+        default=None, description="seconds between requests of our own to each target; default: none are sent"
+    )
+    probe_max_context: PositiveInt = Field(default=8192, description="longest context probed, in tokens")
+    price_per_hour: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="dollars per hour of one target, all its GPUs"
+    )
+
+    @field_validator("forward_traces")
+    @classmethod
+    def _collector(cls, url: str | None) -> str | None:
+        return None if url is None else http_url(url, "a collector's URL")
 
     @field_validator("target")
     @classmethod
@@ -196,6 +247,12 @@ class ServeSettings(_Settings):
         if len(set(names)) != len(names):
             raise ValueError("two targets have the same name")
         return targets
+
+    @model_validator(mode="after")
+    def _one_log(self) -> Self:
+        if self.request_log is not None and len(self.target) != 1:
+            raise ValueError("with several targets, request_log belongs to each of them")
+        return self
 
     @field_validator("listen_address")
     @classmethod
@@ -297,6 +354,7 @@ def _parser(
 def _check_environment(kind: type[CommandSettings]) -> None:
     """A misspelt variable must not pass for a default.  Raises ValueError."""
     known = {f"{ENV_PREFIX}{name}".upper() for name in _names(kind, *COMMANDS.values())}
+    known.add(f"{ENV_PREFIX}PLUGIN_URL")  # the vLLM plugin's own
     for name in os.environ:
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             raise ValueError(f"{name}: no such setting")

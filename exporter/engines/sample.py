@@ -27,6 +27,19 @@ class PrefixCounts:
     hit_tokens: Mapping[tuple[str, str], float]
 
 
+@dataclass(frozen=True, slots=True)
+class ItlHistogram:
+    """The engine's histogram of gaps between tokens, since its start.
+
+    ``bounds``: upper bounds in seconds, rising, the last one infinite;
+    ``counts``: tokens up to each bound (cumulative); ``sum_seconds``: all gaps.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum_seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSample:
     """The engine's own figures for one data-parallel rank.
@@ -73,6 +86,7 @@ class EngineSample:
     requests: Mapping[str, float] | Unavailable = NOT_REPORTED
     evicted_tokens: float | Unavailable = NOT_REPORTED
     prefix: PrefixCounts | Unavailable = NOT_REPORTED
+    itl: ItlHistogram | Unavailable = NOT_REPORTED
 
 
 @dataclass(frozen=True, slots=True)

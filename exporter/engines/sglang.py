@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from exporter.engines.exposition import Page, Sample, Vocabulary
+from exporter.engines.histogram import itl_histogram, suffixed
 from exporter.engines.sample import EngineSample, Identity, PrefixCounts, Reader, ratio, whole
 from exporter.kvmath.known import Reason, Unavailable, known
 
@@ -37,7 +38,8 @@ SCHEDULER = (
 # Tokenizer families: one set for all data-parallel ranks, custom labels possible.
 PROMPT, CACHED = "prompt_tokens", "cached_tokens"
 FINISHED = "num_requests"
-TOKENIZER = (PROMPT, CACHED, FINISHED)
+ITL = ("inter_token_latency_seconds",)
+TOKENIZER = (PROMPT, CACHED, FINISHED, *suffixed(ITL[0]))
 # The radix cache's own: no model name, and dp_rank "0" even where the scheduler has none (0.5.23).
 EVICTED = "evicted_tokens"
 
@@ -101,6 +103,7 @@ def read(page: Page, version: tuple[int, ...] | None = None) -> tuple[EngineSamp
         prefix=prefix
         if known(prefix) and (_has_routes(page) or not page.get(PREFILL))
         else Unavailable(Reason.NOT_REPORTED, "counted per rank"),
+        itl=itl_histogram(server, ITL, together),
     )
     if known(shared.prefix):
         ranks = tuple(
@@ -182,6 +185,7 @@ def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) ->
         requests=_requests(reader, identity),
         evicted_tokens=_event_counter(reader, identity, EVICTED, release),
         prefix=_prefix(reader, identity, release),
+        itl=itl_histogram(reader, ITL, identity),
     )
 
 

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     MODEL_CONFIG = "model_config"  # no config.json found
     BAD_MODEL_CONFIG = "bad_model_config"  # found, but a field is missing, malformed or contradicts another
     MODEL_WEIGHTS = "model_weights"
+    GPU_BANDWIDTH = "gpu_bandwidth"
     UNSUPPORTED_ATTENTION = "unsupported_attention"
     UNSUPPORTED_PARALLELISM = "unsupported_parallelism"
     SPECULATIVE_DECODING = "speculative_decoding"  # draft layers share the pool; their share is unknown
