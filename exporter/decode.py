@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from exporter import catalogue as c
 from exporter.derive.readout import Readout
 from exporter.kvmath.known import Reason, Unavailable, known
-from exporter.requests.floor import bandwidth, decode_floor_seconds, over_floor
+from exporter.requests.floor import decode_floor_seconds, gpu_bytes_per_second, over_floor
 from exporter.requests.tiers import Tiers
 from exporter.requests.window import WindowItl
 
@@ -33,10 +33,10 @@ def rank_of(readout: Readout) -> Rank:
 class DecodeWatch:
     """Windows and floors of one target's ranks, poll by poll."""
 
-    def __init__(self, contexts: Sequence[int], gpu_bandwidth: float | str | None = None) -> None:
-        """``contexts``: tiers in tokens; ``gpu_bandwidth``: bytes per second of one GPU."""
+    def __init__(self, contexts: Sequence[int], gpu_bandwidth: str | None = None) -> None:
+        """``contexts``: tiers in tokens; ``gpu_bandwidth``: a GPU's name, or its bytes per second."""
         self.tiers = Tiers(contexts)
-        self._bandwidth = bandwidth(gpu_bandwidth)
+        self._bandwidth = gpu_bytes_per_second(gpu_bandwidth)
         self.windows: dict[Rank, WindowItl] = {}
         self.floors: dict[Rank, Floor] = {}
 

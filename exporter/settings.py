@@ -35,6 +35,7 @@ from pydantic_settings import (
 )
 
 from exporter.facts import Facts
+from exporter.kvmath.known import Unavailable
 
 ENV_PREFIX = "KVCACHE_EXPORTER_"
 CONFIG_FLAG = "--config-file"
@@ -65,9 +66,23 @@ class Overrides(BaseModel):
     max_num_batched_tokens: PositiveInt | None = Field(
         default=None, description="the engine's scheduling budget, in tokens"
     )
-    gpu_bandwidth: Annotated[float, Field(gt=0, lt=1e16)] | None = Field(
-        default=None, description="memory bandwidth of one GPU in bytes per second, for the decode floor"
+    gpu_bandwidth: str | None = Field(
+        default=None,
+        max_length=80,
+        description="one GPU's memory bandwidth, for the decode floor: its name (H100, ...) or bytes per second",
     )
+
+    @field_validator("gpu_bandwidth", mode="before")
+    @classmethod
+    def _bandwidth(cls, said: object) -> object:
+        if said is None:
+            return None
+        from exporter.requests.floor import gpu_bytes_per_second  # noqa: PLC0415  (45 GPUs that few name)
+
+        told = gpu_bytes_per_second(str(said))
+        if isinstance(told, Unavailable):
+            raise ValueError(told.detail)  # noqa: TRY004  (bad input, not a bad type)
+        return str(said)
 
     def facts(self) -> Facts:
         """These settings as a source of facts."""

@@ -11,31 +11,26 @@ weights that the engine quantizes while loading are smaller than their files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from exporter.kvmath.hardware import find_gpu
 from exporter.kvmath.known import Reason, Unavailable
 
 NOT_TOLD = Unavailable(Reason.GPU_BANDWIDTH, "nobody says what one GPU's memory bandwidth is")
 
 
-def bandwidth(
-    said: float | str | None, look_up: Callable[[str], float | None] | None = None
-) -> float | Unavailable:
-    """Bytes per second of one GPU.
-
-    ``said``: a number, or a text: a number as text, or a GPU's name that
-    ``look_up`` knows.
-    """
-    if said is None or said == "":
+def gpu_bytes_per_second(said: str | None) -> float | Unavailable:
+    """Memory bandwidth of one GPU; ``said``: its name, or the number as text."""
+    if not said:
         return NOT_TOLD
     try:
-        value: float | None = float(said)
+        value = float(said)
     except ValueError:
-        value = look_up(str(said)) if look_up is not None else None
-    if value is None:
-        return Unavailable(
-            Reason.GPU_BANDWIDTH, f"{str(said)[:40]} is no number of bytes per second and no known GPU"
-        )
+        found = find_gpu(said)
+        if isinstance(found, tuple):
+            near = f"; near: {', '.join(found)}" if found else ""
+            return Unavailable(
+                Reason.GPU_BANDWIDTH, f"{said[:40]!r} is no number of bytes per second and no known GPU{near}"
+            )
+        return found.bandwidth_bytes_per_second
     if not 0 < value < 1e16:
         return Unavailable(Reason.GPU_BANDWIDTH, f"{value:g} bytes per second")
     return value

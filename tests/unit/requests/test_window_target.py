@@ -23,7 +23,7 @@ CONTEXTS = (64, 256, 1024)
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
-def state(gpu_bandwidth: float | None = None) -> TargetState:
+def state(gpu_bandwidth: str | None = None) -> TargetState:
     settings = TargetSettings(url="http://127.0.0.1:1", name="t", gpu_bandwidth=gpu_bandwidth)
     return TargetState(settings, CONTEXTS, 2.0)
 
@@ -111,8 +111,8 @@ def test_an_engine_without_the_histogram_is_said_to_have_none() -> None:
     ] == ["not_reported"]
 
 
-@pytest.mark.parametrize("gpu_bandwidth", [None, 1e11])
-def test_the_floor_needs_a_bandwidth(gpu_bandwidth: float | None) -> None:
+@pytest.mark.parametrize("gpu_bandwidth", [None, "1e11"])
+def test_the_floor_needs_a_bandwidth(gpu_bandwidth: str | None) -> None:
     """Nobody asked: silence. Asked for, but no weights are known: the reason."""
     one = state(gpu_bandwidth)
     poll(one, (RECORDINGS / "vllm-0.32.0-llama-preemptions" / "loaded.prom").read_text())
@@ -127,7 +127,7 @@ def test_the_floor_needs_a_bandwidth(gpu_bandwidth: float | None) -> None:
 
 def test_the_floor_and_the_ratio() -> None:
     """12,000,000 bytes of weights and the live blocks over 1 GB/s; the interval's mean gap over that."""
-    one = state(1e9)
+    one = state("1e9")
     config = RECORDINGS / "vllm-0.32.0-llama-preemptions" / "config.json"
     one.model = Model(read_model(json.loads(config.read_text())), "path", str(config), 12_000_000)
     frames = load("vllm").frames[4:6]
@@ -149,7 +149,7 @@ def _seconds(page: str) -> float:
 
 def test_without_a_config_the_floor_has_a_reason() -> None:
     """Used bytes come from the config; what is missing is named."""
-    one = state(1e9)
+    one = state("1e9")
     one.model = Model(Unavailable(Reason.MODEL_CONFIG), weights_bytes=1)
     poll(one, (RECORDINGS / "vllm-0.32.0-llama-preemptions" / "loaded.prom").read_text())
     (said,) = [
