@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -60,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help(_kind(command)), end="")
         return 0
     try:
-        return commands[command](words)
+        code = commands[command](words)
+        sys.stdout.flush()
+        return code  # noqa: TRY300  (the flush belongs to what may fail)
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False, include_context=False):
             where = ".".join(str(part) for part in problem["loc"]) or "settings"
@@ -71,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kvcache-exporter {command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:  # `explain | head`; what is left to write must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
@@ -106,12 +112,9 @@ def _run(settings: ServeSettings) -> int:
     from exporter.log import log  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
 
-    log.info(
-        "started",
-        version=__version__,
-        listen=settings.listen_address,
-        targets=[t.label for t in settings.target],
-    )
+    for path in {t.model_config_path or settings.model_config_path for t in settings.target}:
+        if path is not None and not path.exists():
+            log.warning("no such model config", path=str(path))
     try:
         with suppress(asyncio.CancelledError):
             asyncio.run(web.serve(Watch(settings), settings.listen_address))

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from exporter import explain, landing
+from exporter import __version__, explain, landing
 from exporter.collect import registry
 from exporter.collect_records import add_receivers
 from exporter.log import log
@@ -83,7 +83,12 @@ def _named(states: Sequence[TargetState], name: str | None) -> Sequence[TargetSt
 async def serve(watch: Watch, listen_address: str) -> None:
     """Watch and serve until SIGTERM or SIGINT.  Raises OSError where the address is taken."""
     listening = listen(*host_and_port(listen_address))
-    log.info("listening", address=listen_address, targets=[state.name for state in watch.states])
+    log.info(
+        "listening",
+        version=__version__,
+        address=listen_address,
+        targets=[state.name for state in watch.states],
+    )
     server = guest(app(watch))
     loop = asyncio.get_running_loop()
 
