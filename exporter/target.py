@@ -57,6 +57,7 @@ class TargetState:
         self.interval = poll_interval
         self.facts: dict[Source, Facts] = {Source.SETTING: settings.facts()}
         self.model = Model()
+        self._override = settings.override()
         self.readouts: tuple[Readout, ...] = ()
         self.usage: dict[Rank, UsageHistogram] = {}
         self.decode = DecodeWatch(contexts, settings.gpu_bandwidth)
@@ -109,17 +110,7 @@ class TargetState:
         if reading.version != self._version():  # it was learned since
             samples = detect.samples(reading.page, self._version())
         samples = tuple(self._named(self._never_less(sample)) for sample in samples)
-        self.readouts = tuple(
-            derive(
-                sample,
-                self.facts,
-                self.model,
-                self.contexts,
-                self.settings.route,
-                self.settings.prefix_hit_objectives,
-            )
-            for sample in samples
-        )
+        self.readouts = tuple(self._derive(sample) for sample in samples)
         self._observe_usage(samples)
         self.decode.observe(self.readouts)
         self._tell_records(samples)
@@ -131,16 +122,16 @@ class TargetState:
 
     def rederive(self) -> None:
         """Derive the last samples again, with what was learned since."""
-        self.readouts = tuple(
-            derive(
-                r.sample,
-                self.facts,
-                self.model,
-                self.contexts,
-                self.settings.route,
-                self.settings.prefix_hit_objectives,
-            )
-            for r in self.readouts
+        self.readouts = tuple(self._derive(readout.sample) for readout in self.readouts)
+
+    def _derive(self, sample: EngineSample) -> Readout:
+        return derive(
+            sample,
+            self.facts,
+            replace(self.model, override=self._override),
+            self.contexts,
+            self.settings.route,
+            self.settings.prefix_hit_objectives,
         )
 
     def fail(self, reason: Failure) -> None:

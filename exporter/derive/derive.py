@@ -126,7 +126,7 @@ def _info(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -> Map
         "kv_cache_dtype_source": source("kv_cache_dtype"),
         "block_size": said("block_size"),
         "attention": shape.attention if known(shape) else "unknown",
-        "config_source": inputs.model.source,
+        "config_source": inputs.model.source if inputs.model.override is None else "set_by_hand",
         "tensor_parallel_size": said("tensor_parallel_size"),
         "pipeline_parallel_size": said("pipeline_parallel_size"),
         "parallel_source": source("tensor_parallel_size"),

@@ -71,6 +71,7 @@ class EngineSample:
     device_pool_bytes: int | Unavailable = NOT_REPORTED
     max_model_len: int | Unavailable = NOT_REPORTED
     cache_dtype: str | None = None
+    state_dtype: str | None = None
     prefix_caching: bool | None = None
     speculative: bool | None = None
     tensor_ranks: int | None = None

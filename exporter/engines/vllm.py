@@ -133,6 +133,7 @@ def _one(reader: Reader, identity: Identity, legacy: bool, version: tuple[int, .
             max_model_len_from(size, concurrency) if known(size) and known(concurrency) else NOT_REPORTED
         ),
         cache_dtype=_label(labels, "cache_dtype"),
+        state_dtype=_label(labels, "mamba_ssm_cache_dtype"),
         prefix_caching={"True": True, "False": False}.get(_label(labels, "enable_prefix_caching") or ""),
         speculative=True if reader.page.get(SPECULATIVE) else None,
         attention_free=_label(labels, "is_attention_free") == "True",

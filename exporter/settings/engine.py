@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+)
 from pydantic_settings import NoDecode
 
 from exporter.facts import Facts
 from exporter.kvmath.known import Unavailable
+from exporter.kvmath.overrides import Override
 
 
 class Overrides(BaseModel):
@@ -37,6 +48,15 @@ class Overrides(BaseModel):
     max_num_batched_tokens: PositiveInt | None = Field(
         default=None, description="the engine's scheduling budget, in tokens"
     )
+    bytes_per_token: NonNegativeFloat | None = Field(
+        default=None, description="set by hand: cache bytes of a token, all GPUs of a replica"
+    )
+    state_bytes_per_sequence: NonNegativeInt | None = Field(
+        default=None, description="set by hand: state bytes of a sequence, all GPUs of a replica"
+    )
+    window_tokens: PositiveInt | None = Field(
+        default=None, description="set by hand: how many tokens of a sequence are kept"
+    )
     gpu_bandwidth: str | None = Field(
         default=None,
         max_length=80,
@@ -54,6 +74,11 @@ class Overrides(BaseModel):
         if isinstance(told, Unavailable):
             raise ValueError(told.detail)  # noqa: TRY004  (bad input, not a bad type)
         return str(said)
+
+    def override(self) -> Override | None:
+        """The cache set by hand, where one is."""
+        set_by_hand = Override(self.bytes_per_token, self.state_bytes_per_sequence, self.window_tokens)
+        return set_by_hand if set_by_hand.names else None
 
     def facts(self) -> Facts:
         """These settings as a source of facts."""
