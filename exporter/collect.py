@@ -19,6 +19,7 @@ from exporter.collect_records import Adder, add_records
 from exporter.engines.exposition import Dropped
 from exporter.engines.sample import EngineSample
 from exporter.fetch import Failure
+from exporter.kvmath.cost import share_per_hour
 from exporter.kvmath.known import known
 from exporter.target import TargetState, rank
 
@@ -62,6 +63,7 @@ def families(
             out,
             window=state.records is None or not state.records.totals.cells,
         )
+        _costs(state, out)
         for readout in state.readouts:
             labels = _rank_labels(state.name, readout.sample)
             for figure in readout.figures:
@@ -83,6 +85,19 @@ def families(
                 out.add(c.SAMPLED_USAGE_RATIO, histogram.count, labels, "_count")
                 out.add(c.SAMPLED_USAGE_RATIO, histogram.sum, labels, "_sum")
     return out.ordered()
+
+
+def _costs(state: TargetState, out: Families) -> None:
+    """The price is the whole target's, so a sequence's share is of all its ranks' pools."""
+    ranks = [readout for readout in state.readouts if not readout.sample.whole_server]
+    pools = [f.value for readout in ranks for f in readout.figures if f.metric is c.CAPACITY_BYTES]
+    if state.price_per_hour is None or len(pools) < len(ranks) or not sum(pools):
+        return
+    for readout in ranks:
+        for figure in readout.figures:
+            if figure.metric is c.SEQUENCE_BYTES:
+                cost = share_per_hour(state.price_per_hour, int(figure.value), int(sum(pools)))
+                out.add(c.SEQUENCE_COST, cost, {**_rank_labels(state.name, readout.sample), **figure.labels})
 
 
 def _rank_labels(target: str, sample: EngineSample) -> dict[str, str]:

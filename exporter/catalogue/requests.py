@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.catalogue.metric import CATALOGUE, PREFIX, Group, Metric
+from exporter.catalogue.metric import CATALOGUE, PREFIX, Group, Metric, metric
 from exporter.catalogue.ourselves import own
 
 # Records belong to a target, not to an engine rank, and outlive the engine.
@@ -77,6 +77,16 @@ HELD_COST = by_request(
     Group.MONEY,
     ("context", "route"),
     "Held token-seconds at --price-per-hour, the whole pool costing that much; what is free is nobody's.",
+)
+
+SEQUENCE_COST = metric(
+    "gauge",
+    "sequence_cost_dollars_per_hour",
+    Group.MONEY,
+    ("context",),
+    "What one sequence of this many tokens costs: its share of the pool (of all the target's ranks) at "
+    "--price-per-hour.",
+    "setting, arithmetic",
 )
 
 RECORDS_RECEIVED = own(
