@@ -44,6 +44,10 @@ class Request:
         return self.prompt_tokens + self.received_tokens - 1
 
 
+# Tokens short of its goal at which `hold` asks for the first pause.
+CREEP_TOKENS = 24
+
+
 class Load:
     """Streamed requests to one engine, with the engine's scheduler on a switch."""
 
@@ -104,13 +108,18 @@ class Load:
         the client has read every token that was generated.
         """
 
-        # Woken by every token, not by a clock: a lone request makes hundreds of tokens a second.
+        # Woken by every token, not by a clock: a lone request makes hundreds of tokens a second. The engine
+        # goes on while a pause is on its way, so the pause is asked for early and the rest is crept.
+        early = max(2, received_tokens - CREEP_TOKENS)
         async with asyncio.timeout(_PATIENCE_S):
-            while not all(r.received_tokens >= received_tokens for r in self.requests):
+            while not all(r.received_tokens >= early for r in self.requests):
                 await self._progress.wait()
                 self._progress.clear()
                 self._raise_failures()
-        await self.pause()
+            await self.pause()
+            while not all(r.received_tokens >= received_tokens for r in self.requests):
+                await self.resume()
+                await self.pause()
 
     async def pause(self) -> None:
         """Hold the scheduler still at once; requests keep their blocks, new ones queue.

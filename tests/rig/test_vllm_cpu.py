@@ -97,22 +97,24 @@ async def _hold_and_compare(stand: Stand, seed: int, lengths: tuple[int, ...]) -
 def test_a_shared_prefix_counts_once(stand: Stand) -> None:
     """Two requests over the same 128 tokens hold those 4 blocks together, in every group."""
     model = stand.model
-    prefix, first_tail, second_tail = prompts(200, (128, 10, 20))
 
-    async def scenario() -> None:
+    async def scenario(seed: int) -> bool:
+        prefix, first_tail, second_tail = prompts(seed, (128, 10, 20))
         async with load(stand.engine.url, stand.engine.model_name) as client:
             client.start(prefix + first_tail, _MORE_THAN_NEEDED)
             await client.hold()
             client.start(prefix + second_tail, _MORE_THAN_NEEDED)
             await client.resume()
             await client.hold()
-            page = await asyncio.to_thread(stand.sidecar.scrape_fresh)
             held = [request.computed_tokens for request in client.requests]
-
-            assert max(held) <= 256, "held too late: beyond Gemma's window the shared blocks are let go"
+            if max(held) > 256:
+                return False  # held too late: beyond Gemma's window the shared blocks are let go
+            page = await asyncio.to_thread(stand.sidecar.scrape_fresh)
             assert page.value("kvcache_used_blocks") == model.blocks_of_all(held) - 4 * len(model.groups)
+            return True
 
-    asyncio.run(scenario())
+    # On a busy machine the client may be late for the moment.
+    assert any(asyncio.run(scenario(seed)) for seed in range(200, 205))
 
 
 @prefix_caching_models
@@ -174,24 +176,26 @@ def test_as_many_sequences_fit_as_predicted(stand: Stand) -> None:
     predicted = before.value("kvcache_max_sequences", context="512")
     assert predicted == model.sequences_of_512
 
-    async def scenario() -> None:
+    async def scenario() -> bool:
         async with load(stand.engine.url, stand.engine.model_name) as client:
             # 300 + 213 - 1 = 512 tokens are computed when the last one is received.
             await client.start_together(prompts(500, [300] * int(predicted)), max_tokens=213)
             # From 481 computed tokens on, each holds the last block it will get.
             await client.hold(received_tokens=182)
-            page = await asyncio.to_thread(stand.sidecar.scrape_fresh)
-
-            assert not any(request.finished for request in client.requests)
-            assert page.value("kvcache_running_sequences") == predicted
-            assert page.value("kvcache_waiting_sequences") == 0
-            held = [request.computed_tokens for request in client.requests]
-            assert page.value("kvcache_used_blocks") == model.blocks_of_all(held)
-            assert page.value("kvcache_free_sequences", context="512") == 0
+            caught = not any(request.finished for request in client.requests)
+            if caught:
+                page = await asyncio.to_thread(stand.sidecar.scrape_fresh)
+                assert page.value("kvcache_running_sequences") == predicted
+                assert page.value("kvcache_waiting_sequences") == 0
+                held = [request.computed_tokens for request in client.requests]
+                assert page.value("kvcache_used_blocks") == model.blocks_of_all(held)
+                assert page.value("kvcache_free_sequences", context="512") == 0
             await client.resume()
             await client.finish()
+            return caught
 
-    asyncio.run(scenario())
+    # The moment lasts 31 tokens; on a busy machine the client may be late for it.
+    assert any(asyncio.run(scenario()) for _ in range(5))
     after = stand.sidecar.scrape_fresh()
 
     assert after.value("kvcache_preemptions_total") == before.value("kvcache_preemptions_total")
