@@ -240,24 +240,26 @@ def test_as_many_sequences_fit_as_predicted(sglang: SglangStand) -> None:
     predicted = before.value("kvcache_max_sequences", context="512")
     assert predicted == model.sequences_of_512
 
-    async def scenario() -> None:
+    async def scenario() -> bool:
         async with _load(sglang) as client:
             # 300 + 213 - 1 = 512 tokens are computed when the last one is received.
             await client.start_together(prompts(500, [300] * int(predicted)), max_tokens=213)
             # From 449 computed tokens on, each holds the last page it will get.
             await client.hold(received_tokens=182)
-            page = await asyncio.to_thread(sglang.sidecar.scrape_fresh)
-
-            assert not any(request.finished for request in client.requests)
-            assert page.value("kvcache_running_sequences") == predicted
-            assert page.value("kvcache_waiting_sequences") == 0
-            held = [request.computed_tokens for request in client.requests]
-            assert page.value("kvcache_used_tokens") == model.slots_of_all(held)
-            assert page.value("kvcache_free_sequences", context="512") == 0
+            caught = not any(request.finished for request in client.requests)
+            if caught:
+                page = await asyncio.to_thread(sglang.sidecar.scrape_fresh)
+                assert page.value("kvcache_running_sequences") == predicted
+                assert page.value("kvcache_waiting_sequences") == 0
+                held = [request.computed_tokens for request in client.requests]
+                assert page.value("kvcache_used_tokens") == model.slots_of_all(held)
+                assert page.value("kvcache_free_sequences", context="512") == 0
             await client.resume()
             await client.finish()
+            return caught
 
-    asyncio.run(scenario())
+    # The moment lasts 31 tokens; on a busy machine the client may be late for it.
+    assert any(asyncio.run(scenario()) for _ in range(5))
     after = sglang.sidecar.scrape_fresh()
 
     assert after.value("kvcache_preemptions_total") == before.value("kvcache_preemptions_total")
