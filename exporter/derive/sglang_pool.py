@@ -83,7 +83,10 @@ class TokenPool:
         out.put(c.USED_BYTES, self._used_bytes())
 
     def _capacity_bytes(self, gpus: int) -> int | Unavailable:
-        """All pools on all GPUs: the token pools as the engine says, and the states beside them."""
+        """All pools on all GPUs: the token pools as the engine says, and the states beside them.
+
+        Without config.json nobody knows what a state takes: then it is what the engine says.
+        """
         told, pools = self.sample.device_pool_bytes, self.pools
         if known(told):
             tokens: int | Unavailable = told * gpus
@@ -102,13 +105,7 @@ class TokenPool:
             if not known(slots):
                 return slots
             return tokens + pools.replica_states_bytes(slots) if known(tokens) else tokens
-        if not known(pools) and self.sample.several_pools is not False and self._has_states():
-            return pools  # the engine's figure leaves the states out
         return tokens
-
-    def _has_states(self) -> bool:
-        slots = self.sample.state_slots
-        return known(slots) and slots > 0
 
     def _used_bytes(self) -> int | Unavailable:
         """Slots in use x their bytes, pool by pool."""
