@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,7 +12,16 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from exporter import __version__
-from exporter.settings import COMMANDS, DemoSettings, ExplainSettings, ServeSettings, Target, flags, load
+from exporter.settings import (
+    COMMANDS,
+    CommandSettings,
+    DemoSettings,
+    ExplainSettings,
+    ServeSettings,
+    Target,
+    flags,
+    load,
+)
 
 USAGE = """\
 usage: kvcache-exporter COMMAND [--flag value ...]
@@ -48,24 +58,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kvcache-exporter: no such command: {command}\n\n{USAGE}", file=sys.stderr, end="")
         return 2
     if "--help" in words or "-h" in words:
-        print(_help(command), end="")
+        print(_help(_kind(command)), end="")
         return 0
     try:
-        return commands[command](words)
+        code = commands[command](words)
+        sys.stdout.flush()
+        return code  # noqa: TRY300  (the flush belongs to what may fail)
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False, include_context=False):
             where = ".".join(str(part) for part in problem["loc"]) or "settings"
-            print(f"kvcache-exporter {command}: {where}: {problem['msg']}", file=sys.stderr)
+            what = problem["msg"].removeprefix("Value error, ")
+            print(f"kvcache-exporter {command}: {where}: {what}", file=sys.stderr)
         return 2
     except (SettingsError, ValueError) as error:
         print(f"kvcache-exporter {command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 0
+    except BrokenPipeError:  # `explain | head`; what is left to write must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
-def _help(command: str) -> str:
-    kind = COMMANDS[command]
+def _kind(command: str) -> type[CommandSettings]:
+    if command in COMMANDS:
+        return COMMANDS[command]
+    from exporter.planner.settings import PlanSettings  # noqa: PLC0415
+
+    return PlanSettings
+
+
+def _help(kind: type[CommandSettings]) -> str:
     rows = [
         (f"{flag} VALUE", f"{meaning} [{default}]" if default else meaning)
         for flag, default, meaning in flags(kind)
@@ -89,12 +112,9 @@ def _run(settings: ServeSettings) -> int:
     from exporter.log import log  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
 
-    log.info(
-        "started",
-        version=__version__,
-        listen=settings.listen_address,
-        targets=[t.label for t in settings.target],
-    )
+    for path in {t.model_config_path or settings.model_config_path for t in settings.target}:
+        if path is not None and not path.exists():
+            log.warning("no such model config", path=str(path))
     try:
         with suppress(asyncio.CancelledError):
             asyncio.run(web.serve(Watch(settings), settings.listen_address))

@@ -14,9 +14,12 @@ from prometheus_client.registry import Collector
 
 from exporter import __version__
 from exporter import catalogue as c
+from exporter.collect_decode import add_decode
+from exporter.collect_records import Adder, add_records
 from exporter.engines.exposition import Dropped
 from exporter.engines.sample import EngineSample
 from exporter.fetch import Failure
+from exporter.kvmath.cost import share_per_hour
 from exporter.kvmath.known import known
 from exporter.target import TargetState, rank
 
@@ -41,12 +44,26 @@ class Families:
                 yield self._families[metric.name]
 
 
-def families(states: Iterable[TargetState], now: float | None = None) -> Iterator[Family]:
-    """Every family of ``states``; ``now``: clock of the states' times, for ages."""
+def families(
+    states: Iterable[TargetState], now: float | None = None, extra: Callable[[Adder], None] | None = None
+) -> Iterator[Family]:
+    """Every family of ``states``; ``now``: clock of the states' times, for ages; ``extra`` adds more."""
     out = Families()
     out.add(c.BUILD_INFO, 1, {"version": __version__})
+    if extra is not None:
+        extra(out)
     for state in states:
         _target(state, out, now)
+        if state.records is not None:
+            add_records(state.records, out)
+        add_decode(
+            state.decode,
+            state.readouts,
+            lambda readout, name=state.name: _rank_labels(name, readout.sample),  # type: ignore[misc]
+            out,
+            window=state.records is None or not state.records.totals.cells,
+        )
+        _costs(state, out)
         for readout in state.readouts:
             labels = _rank_labels(state.name, readout.sample)
             for figure in readout.figures:
@@ -68,6 +85,19 @@ def families(states: Iterable[TargetState], now: float | None = None) -> Iterato
                 out.add(c.SAMPLED_USAGE_RATIO, histogram.count, labels, "_count")
                 out.add(c.SAMPLED_USAGE_RATIO, histogram.sum, labels, "_sum")
     return out.ordered()
+
+
+def _costs(state: TargetState, out: Families) -> None:
+    """The price is the whole target's, so a sequence's share is of all its ranks' pools."""
+    ranks = [readout for readout in state.readouts if not readout.sample.whole_server]
+    pools = [f.value for readout in ranks for f in readout.figures if f.metric is c.CAPACITY_BYTES]
+    if state.price_per_hour is None or len(pools) < len(ranks) or not sum(pools):
+        return
+    for readout in ranks:
+        for figure in readout.figures:
+            if figure.metric is c.SEQUENCE_BYTES:
+                cost = share_per_hour(state.price_per_hour, int(figure.value), int(sum(pools)))
+                out.add(c.SEQUENCE_COST, cost, {**_rank_labels(state.name, readout.sample), **figure.labels})
 
 
 def _rank_labels(target: str, sample: EngineSample) -> dict[str, str]:
@@ -105,21 +135,31 @@ def _target(state: TargetState, out: Families, now: float | None) -> None:
 class EngineCollector(Collector):
     """The registry's view of the watched engines."""
 
-    def __init__(self, states: Callable[[], Sequence[TargetState]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        states: Callable[[], Sequence[TargetState]],
+        clock: Callable[[], float],
+        extra: Callable[[Adder], None] | None = None,
+    ) -> None:
         self._states = states
         self._clock = clock
+        self._extra = extra
 
     def collect(self) -> Iterable[Family]:
         now = self._clock()
         states = self._states()
         for state in states:
             state.expire(now)
-        return families(states, now)
+        return families(states, now, self._extra)
 
 
-def registry(states: Callable[[], Sequence[TargetState]], clock: Callable[[], float]) -> CollectorRegistry:
+def registry(
+    states: Callable[[], Sequence[TargetState]],
+    clock: Callable[[], float],
+    extra: Callable[[Adder], None] | None = None,
+) -> CollectorRegistry:
     """A registry of our own families and the process's; the global one stays out."""
     made = CollectorRegistry()
-    made.register(EngineCollector(states, clock))
+    made.register(EngineCollector(states, clock, extra))
     ProcessCollector(registry=made)
     return made

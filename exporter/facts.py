@@ -45,6 +45,7 @@ class Facts:
     max_total_num_tokens: int | None = None
     kv_cache_dtype: str | None = None
     dtype: str | None = None
+    state_dtype: str | None = None  # of recurrent states (SSM part)
     enable_prefix_caching: bool | None = None
     hybrid_kv_cache_manager: bool | None = None
     speculative: bool | None = None

@@ -22,7 +22,8 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
             else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # The stderr of the moment, not of now: under a test or a supervisor it may be replaced and closed.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
     # The web server's access log would be a line per scrape.

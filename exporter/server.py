@@ -46,6 +46,9 @@ def guest(app: Starlette) -> GuestServer:
             ws="none",
             log_config=None,
             access_log=False,
+            # Who may send traces hangs on the peer's address: FORWARDED_ALLOW_IPS must not change whose
+            # X-Forwarded-For is believed.
+            forwarded_allow_ips="127.0.0.1",
             timeout_graceful_shutdown=GRACE_S,
         )
     )

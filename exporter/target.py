@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from exporter import catalogue
+from exporter.decode import DecodeWatch
 from exporter.derive.derive import derive
 from exporter.derive.inputs import Model
 from exporter.derive.readout import Readout
@@ -19,6 +21,7 @@ from exporter.engines.sample import MAX_RANKS, EngineSample
 from exporter.facts import Facts, Source
 from exporter.fetch import Failure, FetchError, check_page
 from exporter.kvmath.known import known
+from exporter.requests.sink import RecordSink
 from exporter.settings import TargetSettings
 from exporter.usage import UsageHistogram
 
@@ -54,12 +57,17 @@ class TargetState:
         self.interval = poll_interval
         self.facts: dict[Source, Facts] = {Source.SETTING: settings.facts()}
         self.model = Model()
+        self._override = settings.override()
         self.readouts: tuple[Readout, ...] = ()
         self.usage: dict[Rank, UsageHistogram] = {}
+        self.decode = DecodeWatch(contexts, settings.gpu_bandwidth)
         self.fetches = 0
         self.errors: Counter[Failure] = Counter()
         self.dropped: Counter[str] = Counter()
         self.engine_restarts = 0
+        self.records: RecordSink | None = None
+        """Finished requests of this target; None where nobody can report any."""
+        self.price_per_hour: float | None = None
         self.fetch_seconds: float | None = None
         self.last_success: float | None = None
         self.last_success_timestamp: float | None = None
@@ -102,18 +110,10 @@ class TargetState:
         if reading.version != self._version():  # it was learned since
             samples = detect.samples(reading.page, self._version())
         samples = tuple(self._named(self._never_less(sample)) for sample in samples)
-        self.readouts = tuple(
-            derive(
-                sample,
-                self.facts,
-                self.model,
-                self.contexts,
-                self.settings.route,
-                self.settings.prefix_hit_objectives,
-            )
-            for sample in samples
-        )
+        self.readouts = tuple(self._derive(sample) for sample in samples)
         self._observe_usage(samples)
+        self.decode.observe(self.readouts)
+        self._tell_records(samples)
         self._fingerprint = self._identity(reading)
         self._marks = _marks(reading.samples)
         self.last_success = at
@@ -122,16 +122,16 @@ class TargetState:
 
     def rederive(self) -> None:
         """Derive the last samples again, with what was learned since."""
-        self.readouts = tuple(
-            derive(
-                r.sample,
-                self.facts,
-                self.model,
-                self.contexts,
-                self.settings.route,
-                self.settings.prefix_hit_objectives,
-            )
-            for r in self.readouts
+        self.readouts = tuple(self._derive(readout.sample) for readout in self.readouts)
+
+    def _derive(self, sample: EngineSample) -> Readout:
+        return derive(
+            sample,
+            self.facts,
+            replace(self.model, override=self._override),
+            self.contexts,
+            self.settings.route,
+            self.settings.prefix_hit_objectives,
         )
 
     def fail(self, reason: Failure) -> None:
@@ -202,6 +202,21 @@ class TargetState:
             for key, new in now.items()
             if (old := self._marks.get(key)) is not None
         )
+
+    def _tell_records(self, samples: Sequence[EngineSample]) -> None:
+        if self.records is None:
+            return
+        # The first rank's: they run the same model.
+        named = next((s.model_name for s in samples if s.model_name), "")
+        self.records.model_name = named or self.records.model_name
+        pools = [
+            figure.value
+            for readout in self.readouts
+            for figure in readout.figures
+            if figure.metric is catalogue.CAPACITY_TOKENS
+        ]
+        if self.price_per_hour is not None and sum(pools) > 0:
+            self.records.dollars_per_token_second = self.price_per_hour / 3600 / sum(pools)
 
     def _observe_usage(self, samples: Sequence[EngineSample]) -> None:
         current: dict[Rank, UsageHistogram] = {}

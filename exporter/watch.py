@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from exporter import catalogue
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Facts, Source
@@ -19,6 +20,11 @@ from exporter.fetch import Failure, FetchError, check_end, client_for, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
+from exporter.requests.forward import Forwarder
+from exporter.requests.intake import Intake
+from exporter.requests.probe import Engine, Probe
+from exporter.requests.sglang_log import RequestLog
+from exporter.requests.sink import RecordSink, Seen
 from exporter.settings import ServeSettings
 from exporter.target import Reading, TargetState
 
@@ -42,6 +48,23 @@ class Watch:
     def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.watchers = [TargetWatch(settings, n, clock) for n in range(len(settings.target))]
+        sinks: dict[str, RecordSink] = {}
+        seen = Seen()
+        for watcher in self.watchers:
+            watcher.state.price_per_hour = settings.price_per_hour
+            sinks[watcher.state.name] = sink = RecordSink(
+                watcher.state.name,
+                settings.context,
+                routes=settings.route,
+                route=watcher.target.route,
+                seen=seen,
+                clock=clock,
+            )
+            watcher.state.records = sink
+            watcher.probe = watcher.probe_by(sink)
+        self.intake = Intake(sinks, settings.traces_from)
+        self.forwarder = Forwarder(settings.forward_traces) if settings.forward_traces else None
+        self.state_directory = settings.state_directory
 
     @property
     def states(self) -> Sequence[TargetState]:
@@ -52,6 +75,20 @@ class Watch:
         async with asyncio.TaskGroup() as group:
             for watcher in self.watchers:
                 group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
+                if (follower := self._request_log(watcher)) is not None:
+                    group.create_task(follower.run(), name=f"request log {watcher.state.name}")
+                if watcher.probe is not None:
+                    group.create_task(watcher.run_probe(watcher.probe), name=f"probe {watcher.state.name}")
+            if self.forwarder is not None:
+                group.create_task(self.forwarder.run(), name="forward traces")
+
+    def _request_log(self, watcher: TargetWatch) -> RequestLog | None:
+        directory, sink = watcher.target.request_log, watcher.state.records
+        if directory is None or sink is None:
+            return None
+        return RequestLog(
+            directory, sink, route=bool(watcher.settings.route), state_directory=self.state_directory
+        )
 
 
 class TargetWatch:
@@ -66,6 +103,7 @@ class TargetWatch:
         self.settings = settings
         self.clock = clock
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
+        self.probe: Probe | None = None
         self._fetches: deque[float] = deque(maxlen=FETCH_MEMORY)
         self._learned_at: float | None = None
         self._learn_again_s = REFRESH_S
@@ -73,6 +111,31 @@ class TargetWatch:
         self._config_task: asyncio.Task[None] | None = None
         self._said: object = None
         self._said_model: Model | None = None
+
+    def probe_by(self, sink: RecordSink) -> Probe | None:
+        """The probe of this target, where probes are wanted."""
+        interval = self.settings.probe_interval
+        if interval is None:
+            return None
+        contexts = [n for n in self.settings.context if n <= self.settings.probe_max_context]
+        return Probe(self.target.url, sink, contexts, self._probed, interval_seconds=interval)
+
+    def _probed(self) -> Engine | None:
+        if not self.state.readouts:
+            return None
+        readout = self.state.readouts[0]
+        lengths = [f.value for f in readout.figures if f.metric is catalogue.MAX_MODEL_LEN_TOKENS]
+        sink = self.state.records
+        return Engine(
+            model_name=sink.model_name if sink else "",
+            sglang=readout.sample.software == "sglang",
+            max_model_len_tokens=lengths[0] if lengths else None,
+        )
+
+    async def run_probe(self, probe: Probe) -> None:
+        """Probe until cancelled."""
+        async with client_for(urlsplit(self.target.url).hostname or "") as client:
+            await probe.run(client)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -14,18 +15,23 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from exporter import explain, landing
+from exporter import __version__, explain, landing
 from exporter.collect import registry
+from exporter.collect_records import add_receivers
 from exporter.log import log
+from exporter.requests.otlp import TraceReceiver
+from exporter.requests.plugin_receiver import PluginReceiver
 from exporter.server import guest, listen
 from exporter.settings import host_and_port
 from exporter.target import TargetState
 from exporter.watch import Watch
 
 
-def app(watch: Watch) -> Starlette:
-    """The application over the watched engines."""
-    metrics = registry(lambda: watch.states, watch.clock)
+def app(watch: Watch, now: Callable[[], float] = time.time) -> Starlette:
+    """The application over the watched engines; ``now``: Unix time."""
+    metrics = registry(
+        lambda: watch.states, watch.clock, lambda out: add_receivers(watch.intake, watch.forwarder, out)
+    )
 
     async def serve_metrics(request: Request) -> Response:
         return _exposition(metrics, request.headers.get("accept", ""))
@@ -56,6 +62,8 @@ def app(watch: Watch) -> Starlette:
             Route("/explain", serve_explain),
             Route("/-/healthy", healthy),
             Route("/-/ready", ready),
+            *TraceReceiver(watch.intake, watch.forwarder, now).routes(),
+            *PluginReceiver(watch.intake, now).routes(),
         ]
     )
 
@@ -75,7 +83,12 @@ def _named(states: Sequence[TargetState], name: str | None) -> Sequence[TargetSt
 async def serve(watch: Watch, listen_address: str) -> None:
     """Watch and serve until SIGTERM or SIGINT.  Raises OSError where the address is taken."""
     listening = listen(*host_and_port(listen_address))
-    log.info("listening", address=listen_address, targets=[state.name for state in watch.states])
+    log.info(
+        "listening",
+        version=__version__,
+        address=listen_address,
+        targets=[state.name for state in watch.states],
+    )
     server = guest(app(watch))
     loop = asyncio.get_running_loop()
 

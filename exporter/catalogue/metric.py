@@ -19,6 +19,9 @@ class Group(StrEnum):
     SEQUENCES = "Sequences"
     PRESSURE = "Pressure"
     PREFIX_CACHE = "Prefix cache"
+    LATENCY = "Latency by context"
+    HELD = "Who holds the cache"
+    MONEY = "Money"
     TRUST = "Trust"
     OURSELVES = "The exporter itself"
 

@@ -63,6 +63,12 @@ def _tiers(inputs: Inputs, contexts: Sequence[int], out: Notebook) -> tuple[int,
     out.put(c.MAX_MODEL_LEN_TOKENS, longest)
     if not known(longest):
         return tuple(sorted(set(contexts)))
+    longer = sorted(context for context in set(contexts) if context > longest)
+    if longer:
+        left_out = ", ".join(f"{context:,}" for context in longer)
+        out.show(
+            "context tiers", f"left out above max_model_len: {left_out}", f"{longest:,}", "tokens at most"
+        )
     return tuple(sorted({context for context in contexts if context <= longest} | {longest}))
 
 
@@ -120,7 +126,7 @@ def _info(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -> Map
         "kv_cache_dtype_source": source("kv_cache_dtype"),
         "block_size": said("block_size"),
         "attention": shape.attention if known(shape) else "unknown",
-        "config_source": inputs.model.source,
+        "config_source": inputs.model.source if inputs.model.override is None else "set_by_hand",
         "tensor_parallel_size": said("tensor_parallel_size"),
         "pipeline_parallel_size": said("pipeline_parallel_size"),
         "parallel_source": source("tensor_parallel_size"),

@@ -9,6 +9,7 @@ from exporter.engines.sample import EngineSample
 from exporter.facts import Choice, Facts, Source, resolve, statements
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.model import ModelShape
+from exporter.kvmath.overrides import Override
 
 NO_WEIGHTS = Unavailable(Reason.MODEL_WEIGHTS, "no checkpoint directory")
 NO_CONFIG = Unavailable(Reason.MODEL_CONFIG, "not looked for yet: the engine has not been read")
@@ -30,12 +31,14 @@ REPORT_ASSUMED = frozenset({"tensor_parallel_size", "pipeline_parallel_size", "k
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model's shape and where its config.json came from ("none" without)."""
+    """The model's shape, where its config.json came from ("none" without), and
+    what the user set by hand instead."""
 
     shape: ModelShape | Unavailable = NO_CONFIG
     source: str = "none"
     location: str = ""
     weights_bytes: int | Unavailable = NO_WEIGHTS
+    override: Override | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def choose(sample: EngineSample, facts: Mapping[Source, Facts], model: Model) ->
         block_size=_or_none(sample.block_tokens),
         max_model_len=_or_none(sample.max_model_len),
         kv_cache_dtype=sample.cache_dtype,
+        state_dtype=sample.state_dtype,
         enable_prefix_caching=sample.prefix_caching,
         speculative=sample.speculative,
         tensor_parallel_size=sample.tensor_ranks,

@@ -44,6 +44,13 @@ def cache_dtype(inputs: Inputs) -> str | Unavailable:
 def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -> BlockLayout | Unavailable:
     """vLLM's layout with a cache of ``dtype``."""
     shape, block_tokens = inputs.model.shape, inputs.count("block_size", Reason.BLOCK_SIZE)
+    if (override := inputs.model.override) is not None:
+        prefix_caching = inputs.flag("enable_prefix_caching") is not False
+        return (
+            override.layout(block_tokens, parallelism(inputs), prefix_caching)
+            if known(block_tokens)
+            else block_tokens
+        )
     if not known(shape):
         return shape
     if not known(dtype):
@@ -79,11 +86,10 @@ def _layout(
 
 
 def _state_dtype(sample: EngineSample, inputs: Inputs, shape: ModelShape, block_tokens: int) -> str:
-    """What the engine stores recurrent states in: the model's own choice unless its bytes say float32.
-
-    --mamba-ssm-cache-dtype is in no sample, and vLLM 0.32.0 on a CPU sets it by itself
-    (platforms/cpu.py); the byte budget and block count the engine reports tell.
-    """
+    """What the engine stores recurrent states in: as it says, else the model's own choice
+    unless the engine's bytes say float32 (older pages lack the label)."""
+    if inputs.text("state_dtype") not in ("", "auto"):
+        return inputs.text("state_dtype")
     dtype = cache_dtype(inputs)
     if not shape.has(Kind.STATE) or not known(dtype):
         return "auto"

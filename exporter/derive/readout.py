@@ -86,8 +86,10 @@ class Notebook:
 
     def show(self, name: str, formula: str, result: object, unit: str = "") -> None:
         """A step of the explanation."""
-        text = f"{result.reason}: {result.detail}" if isinstance(result, Unavailable) else f"{result}"
-        self.steps.append(Step(name, formula, text, unit))
+        if isinstance(result, Unavailable):
+            self.steps.append(Step(name, formula, f"not known, {result.reason}: {result.detail}"))
+        else:
+            self.steps.append(Step(name, formula, f"{result}", unit))
 
     def disagree(self, what: str, used: str, other: str, detail: str) -> None:
         self.contradictions.append(Contradiction(what, used, other, detail))

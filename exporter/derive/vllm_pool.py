@@ -14,6 +14,7 @@ from exporter.derive.layouts import (
     cache_dtype,
     doubted,
 )
+from exporter.derive.model_steps import show_model
 from exporter.derive.readout import Notebook
 from exporter.engines.sample import EngineSample
 from exporter.facts import Source
@@ -54,6 +55,11 @@ class BlockPool:
     # -- what the pool is made of -------------------------------------------------
 
     def _layout(self) -> BlockLayout | Unavailable:
+        override = self.inputs.model.override
+        if override is None:
+            show_model(self.inputs, self.dtype, self.out)
+        else:
+            self.out.show("model", f"set by hand: {', '.join(override.names)}", "config.json is not used")
         layout = block_plan(self.sample, self.inputs, self.dtype)
         if not known(layout):
             self.out.show("cache layout", "config.json + cache dtype + parallelism", layout)
@@ -95,9 +101,9 @@ class BlockPool:
     def _tokens(self) -> None:
         size = self._capacity_tokens()
         self.out.put(c.CAPACITY_TOKENS, size)
-        self.out.show(
-            "capacity", "the engine's kv_cache_size_tokens, else blocks x block size", size, "tokens"
-        )
+        told = known(self.sample.capacity_tokens)
+        how = "the engine's own figure" if told else f"{self.sample.num_blocks} blocks x {self.block_tokens}"
+        self.out.show("capacity", how if known(size) else "the engine's own figure", size, "tokens")
         used = self._used_tokens()
         self.out.put(c.USED_TOKENS, used)
         self.out.per_sequence(used, self.sample.running_sequences)
@@ -228,6 +234,13 @@ class BlockPool:
                 )
         return self.layout
 
+    def _by_group(self, context: int, taken: int) -> str:
+        """``137 = 128 + 9`` where the groups' own peaks come at one length."""
+        if not known(self.layout) or len(self.layout.groups) < 2:
+            return str(taken)
+        parts = [group.peak_blocks(context) for group in self.layout.groups]
+        return f"({taken} = {' + '.join(map(str, parts))})" if sum(parts) == taken else str(taken)
+
     def _sequences(self) -> None:
         out = self.out
         for context in self.contexts:
@@ -241,7 +254,7 @@ class BlockPool:
                 out.put(c.MAX_SEQUENCES, fit, context=label)
                 out.show(
                     f"sequences of {context:,} tokens",
-                    f"floor({self.usable} usable blocks / {taken})",
+                    f"floor({self.usable} usable blocks / {self._by_group(context, taken)})",
                     fit,
                     "sequences",
                 )
@@ -251,6 +264,13 @@ class BlockPool:
                     else self.used
                 )
                 out.put(c.FREE_SEQUENCES, free, context=label)
+                if known(self.used):
+                    out.show(
+                        f"  of them still free at {context:,}",
+                        f"floor(({self.usable} - {self.used} used) / {taken})",
+                        free,
+                        "sequences",
+                    )
             if not known(self.layout):
                 out.put(c.SEQUENCE_BYTES, self.layout)
             elif known(taken):
@@ -265,6 +285,8 @@ class BlockPool:
 
     def _whatif(self) -> None:
         layout, dtype, blocks = self.layout, self.dtype, self.sample.num_blocks
+        if known(layout) and layout.overridden:
+            layout = Unavailable(Reason.SET_BY_HAND, "the figures set by hand hold for one cache dtype")
         if not known(layout) or not known(dtype) or not known(blocks):
             why = next(v for v in (layout, dtype, blocks) if isinstance(v, Unavailable))
             self.out.put(c.WHATIF_MAX_SEQUENCES, why)
@@ -284,3 +306,11 @@ class BlockPool:
                     else changed
                 )
                 self.out.put(c.WHATIF_MAX_SEQUENCES, fit, context=str(context), kv_cache_dtype=other)
+                if known(changed):
+                    self.out.show(
+                        f"with a cache of {other}, {context:,} tokens",
+                        f"the same {pool:,} bytes of one GPU in blocks of {changed.block_bytes:,}, "
+                        f"{changed.peak_blocks(context)} a sequence",
+                        fit,
+                        "sequences",
+                    )

@@ -1,10 +1,11 @@
-"""Requests that were preempted at all, out of a histogram of preemptions per request."""
+"""What is read off an engine's histograms: preempted requests, and the gaps between tokens."""
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
-from exporter.engines.sample import Identity, Reader
+from exporter.engines.sample import Identity, ItlHistogram, Reader
 from exporter.kvmath.known import Reason, Unavailable, known
 
 
@@ -43,3 +44,33 @@ def preempted_requests(reader: Reader, family: str, identity: Identity) -> tuple
     if exact and once < 0:
         return Unavailable(Reason.OUT_OF_RANGE, f"{family} does not add up"), True
     return max(0.0, once) + sum(many for _, many in occupied), exact
+
+
+def suffixed(family: str) -> tuple[str, str]:
+    """The sample names of a histogram that :func:`itl_histogram` needs; the rest is in the last bucket."""
+    return f"{family}_bucket", f"{family}_sum"
+
+
+def itl_histogram(
+    reader: Reader, families: tuple[str, ...], identity: Identity
+) -> ItlHistogram | Unavailable:
+    """The first of ``families`` that is on the page, its series (routes, streaming or not) added up."""
+    for family in families:
+        buckets, sums = (reader.samples(name, identity) for name in suffixed(family))
+        if not buckets or not sums:
+            continue
+        counts: dict[float, float] = {}
+        for sample in buckets:
+            try:
+                bound = float(sample.labels.get("le", "nan"))
+            except ValueError:
+                bound = math.nan
+            if math.isnan(bound):
+                return Unavailable(Reason.OUT_OF_RANGE, f"{family} has a bucket without a number")
+            counts[bound] = counts.get(bound, 0.0) + sample.value
+        bounds = tuple(sorted(counts))
+        up_to = tuple(counts[bound] for bound in bounds)
+        if bounds[-1] != math.inf or any(later < earlier for earlier, later in pairwise(up_to)):
+            return Unavailable(Reason.OUT_OF_RANGE, f"{family} has buckets that do not add up")
+        return ItlHistogram(bounds, up_to, sum(sample.value for sample in sums))
+    return Unavailable(Reason.NOT_REPORTED, f"{families[0]} is not on the page")

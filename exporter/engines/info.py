@@ -94,6 +94,7 @@ def _vllm_server_info(config: Mapping[str, object]) -> Facts:
         max_num_batched_tokens=_count(scheduler, "max_num_batched_tokens"),
         kv_cache_dtype=_text(cache, "cache_dtype"),
         dtype=(_text(model, "dtype") or "").removeprefix("torch.") or None,
+        state_dtype=_text(cache, "mamba_ssm_cache_dtype"),
         enable_prefix_caching=_flag(cache, "enable_prefix_caching"),
         hybrid_kv_cache_manager=None if disabled is None else not disabled,
         async_scheduling=_flag(scheduler, "async_scheduling"),
@@ -121,6 +122,7 @@ def _sglang_server_info(doc: Mapping[str, object]) -> Facts:
         max_total_num_tokens=_count(doc, "max_total_num_tokens"),
         kv_cache_dtype=_text(doc, "kv_cache_dtype"),
         dtype=_text(doc, "dtype"),
+        state_dtype=_text(doc, "mamba_ssm_dtype"),
         enable_prefix_caching=None if radix_off is None else not radix_off,
         speculative=doc["speculative_algorithm"] is not None if "speculative_algorithm" in doc else None,
     )

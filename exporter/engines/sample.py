@@ -27,6 +27,19 @@ class PrefixCounts:
     hit_tokens: Mapping[tuple[str, str], float]
 
 
+@dataclass(frozen=True, slots=True)
+class ItlHistogram:
+    """The engine's histogram of gaps between tokens, since its start.
+
+    ``bounds``: upper bounds in seconds, rising, the last one infinite;
+    ``counts``: tokens up to each bound (cumulative); ``sum_seconds``: all gaps.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum_seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSample:
     """The engine's own figures for one data-parallel rank.
@@ -62,6 +75,7 @@ class EngineSample:
     device_pool_bytes: int | Unavailable = NOT_REPORTED
     max_model_len: int | Unavailable = NOT_REPORTED
     cache_dtype: str | None = None
+    state_dtype: str | None = None
     prefix_caching: bool | None = None
     speculative: bool | None = None
     tensor_ranks: int | None = None
@@ -77,6 +91,7 @@ class EngineSample:
     requests: Mapping[str, float] | Unavailable = NOT_REPORTED
     evicted_tokens: float | Unavailable = NOT_REPORTED
     prefix: PrefixCounts | Unavailable = NOT_REPORTED
+    itl: ItlHistogram | Unavailable = NOT_REPORTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from exporter.engines.exposition import Page, Sample, Vocabulary
+from exporter.engines.histogram import itl_histogram, suffixed
 from exporter.engines.sample import EngineSample, Identity, PrefixCounts, Reader, ratio, whole
 from exporter.kvmath.known import Reason, Unavailable, known
 
@@ -37,8 +38,9 @@ SCHEDULER = (
 )
 # Tokenizer families: one set for all data-parallel ranks, custom labels possible.
 PROMPT, CACHED = "prompt_tokens", "cached_tokens"
-FINISHED, ABORTED = "num_requests", "num_aborted_requests"
-TOKENIZER = (PROMPT, CACHED, FINISHED, ABORTED)
+FINISHED = "num_requests"
+ITL = ("inter_token_latency_seconds",)
+TOKENIZER = (PROMPT, CACHED, FINISHED, *suffixed(ITL[0]))
 # The radix cache's own: no model name, and dp_rank "0" even where the scheduler has none (0.5.23).
 EVICTED = "evicted_tokens"
 
@@ -102,6 +104,7 @@ def read(page: Page, version: tuple[int, ...] | None = None) -> tuple[EngineSamp
         prefix=prefix
         if known(prefix) and (_has_routes(page) or not page.get(PREFILL))
         else Unavailable(Reason.NOT_REPORTED, "counted per rank"),
+        itl=itl_histogram(server, ITL, together),
     )
     if known(shared.prefix):
         ranks = tuple(
@@ -186,6 +189,7 @@ def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) ->
         requests=_requests(reader, identity),
         evicted_tokens=_event_counter(reader, identity, EVICTED, release),
         prefix=_prefix(reader, identity, release),
+        itl=itl_histogram(reader, ITL, identity),
     )
 
 
@@ -259,14 +263,17 @@ def _event_counter(
 
 
 def _requests(reader: Reader, identity: Identity) -> Mapping[str, float] | Unavailable:
-    finished, aborted = reader.total(FINISHED, identity), reader.total(ABORTED, identity)
-    if not known(finished):
-        return finished
-    return {"finished": finished, "abort": aborted if known(aborted) else 0.0}
+    # Includes requests aborted while they ran. num_aborted_requests counts abort calls, those
+    # same requests among them, so the two must not stand side by side and be added up
+    # (0.5.23 managers/tokenizer_manager.py).
+    finished = reader.total(FINISHED, identity)
+    return {"finished": finished} if known(finished) else finished
 
 
 def _has_routes(page: Page) -> bool:
-    return any(s.labels.get("route") for name in (PROMPT, CACHED) for s in page.get(name))
+    # The label alone decides: with custom labels on it is there before any request has a
+    # route, and a source that changed with the first one would read as a counter reset.
+    return any("route" in s.labels for name in (PROMPT, CACHED) for s in page.get(name))
 
 
 def _prefix(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporter.engines.exposition import Page, Sample, Vocabulary
-from exporter.engines.histogram import preempted_requests
+from exporter.engines.histogram import itl_histogram, preempted_requests, suffixed
 from exporter.engines.sample import (
     NOT_REPORTED,
     EngineSample,
@@ -35,6 +35,8 @@ CACHED_BY_SOURCE = "prompt_tokens_cached_by_source"
 QUERIES, HITS = "prefix_cache_queries", "prefix_cache_hits"
 OLD_QUERIES, OLD_HITS = "gpu_prefix_cache_queries", "gpu_prefix_cache_hits"
 GENERATED = "generation_tokens"
+# New name from 0.10.2, old one to 0.13.0; both observe every gap between two outputs of a request.
+ITL = ("inter_token_latency_seconds", "time_per_output_token_seconds")
 SPECULATIVE = "spec_decode_num_drafts"  # from 0.8.5, and only with speculative decoding on
 # Only the V0 engine has these; its pool has no null block (0.6.6 metrics.py).
 V0_ONLY = (
@@ -64,6 +66,7 @@ FAMILIES = (
     GENERATED,
     SPECULATIVE,
     *V0_ONLY,
+    *(name for family in ITL for name in suffixed(family)),
 )
 PREFIXES = ("vllm:", "vllm_", "ray_vllm:", "ray_vllm_", "kserve_vllm:", "kserve_vllm_")
 VOCABULARY = Vocabulary.build("vllm", PREFIXES, FAMILIES)
@@ -130,6 +133,7 @@ def _one(reader: Reader, identity: Identity, legacy: bool, version: tuple[int, .
             max_model_len_from(size, concurrency) if known(size) and known(concurrency) else NOT_REPORTED
         ),
         cache_dtype=_label(labels, "cache_dtype"),
+        state_dtype=_label(labels, "mamba_ssm_cache_dtype"),
         prefix_caching={"True": True, "False": False}.get(_label(labels, "enable_prefix_caching") or ""),
         speculative=True if reader.page.get(SPECULATIVE) else None,
         attention_free=_label(labels, "is_attention_free") == "True",
@@ -140,6 +144,7 @@ def _one(reader: Reader, identity: Identity, legacy: bool, version: tuple[int, .
         preempted_requests_exact=exact,
         requests=_requests(reader, identity),
         prefix=_prefix(reader, identity, block, version),
+        itl=itl_histogram(reader, ITL, identity),
     )
 
 

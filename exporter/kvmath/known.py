@@ -35,12 +35,14 @@ class Reason(StrEnum):
     MODEL_CONFIG = "model_config"  # no config.json found
     BAD_MODEL_CONFIG = "bad_model_config"  # found, but a field is missing, malformed or contradicts another
     MODEL_WEIGHTS = "model_weights"
+    GPU_BANDWIDTH = "gpu_bandwidth"
     UNSUPPORTED_ATTENTION = "unsupported_attention"
     UNSUPPORTED_PARALLELISM = "unsupported_parallelism"
     SPECULATIVE_DECODING = "speculative_decoding"  # draft layers share the pool; their share is unknown
     ATTENTION_FREE = "attention_free"
     SEVERAL_CACHE_GROUPS = "several_cache_groups"  # no single tokens figure is true
     WINDOW_POOL = "window_pool"  # SGLang's separate window pool would be the limit
+    SET_BY_HAND = "set_by_hand"  # the layout is the user's own figures, which hold for one dtype
     CONTRADICTION = "contradiction"  # two sources disagree and neither is trusted
     OUT_OF_RANGE = "out_of_range"  # the engine's own figure is impossible
     PREFIX_CACHING_OFF = "prefix_caching_off"

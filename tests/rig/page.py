@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -15,7 +16,7 @@ class Page:
     samples: tuple[Sample, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Page:
+    def parse(cls, text: str) -> Self:
         """Read the text format; raises ValueError where it is malformed."""
         return cls(tuple(s for family in text_string_to_metric_families(text) for s in family.samples))
 

@@ -153,7 +153,7 @@ def test_shared_counters_are_an_entry_of_their_own() -> None:
     )
     assert [(s.engine, s.whole_server) for s in found] == [("0", False), ("1", False), ("", True)]
     shared = found[2]
-    assert shared.requests == {"finished": 11, "abort": 0}
+    assert shared.requests == {"finished": 11}
     assert shared.prefix == PrefixCounts({"": 500}, {("", "device"): 200})
     for rank in found[:2]:
         assert isinstance(rank.requests, Unavailable)

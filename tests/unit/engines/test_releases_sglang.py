@@ -26,7 +26,7 @@ def test_sglang_spellings(prefix: str, total: str) -> None:
     assert got.software == "sglang"
     assert got.usage_ratio == 0.25
     assert got.preemptions == 5
-    assert got.requests == {"finished": 8, "abort": 0}
+    assert got.requests == {"finished": 8}
     assert got.prefix == PrefixCounts({"": 100}, {("", ""): 40})
 
 
@@ -100,7 +100,7 @@ def test_sglang(release: str) -> None:
     assert got.used_tokens == (4_000 if since(release, 0, 5, 12) else 4_100)
     assert got.running_sequences == 7
     assert got.waiting_sequences == 11
-    assert got.requests == {"finished": 31, "abort": 3 if since(release, 0, 4, 8) else 0}
+    assert got.requests == {"finished": 31}
     assert reason(got.preempted_requests) is Reason.NOT_REPORTED
     told: dict[tuple[int, ...], list[tuple[object, int]]] = {
         (0, 5, 7): [(got.capacity_tokens, 10_000), (got.preemptions, 17), (got.evicted_tokens, 23)],

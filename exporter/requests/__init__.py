@@ -1,0 +1,1 @@
+"""Finished requests -> records -> context tiers.  Nothing here knows the engines' pages."""

@@ -1,0 +1,146 @@
+"""What may be said about one engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+)
+from pydantic_settings import NoDecode
+
+from exporter.facts import Facts
+from exporter.kvmath.known import Unavailable
+from exporter.kvmath.overrides import Override
+
+
+class Overrides(BaseModel):
+    """What the user says about an engine.  The engine's own word wins."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    # pydantic keeps "model_config" for itself, so the field has another name inside.
+    model_config_path: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("model_config", "model-config"),
+        description="config.json of the model, or its directory",
+    )
+    tensor_parallel_size: PositiveInt | None = Field(default=None, description="GPUs that share each layer")
+    pipeline_parallel_size: PositiveInt | None = Field(default=None, description="pipeline stages")
+    kv_cache_dtype: str | None = Field(
+        default=None,
+        description="as the engine spells it: auto, bfloat16, fp8, ...",
+        pattern=r"^[A-Za-z0-9_.]{1,40}$",
+    )
+    block_size: PositiveInt | None = Field(default=None, description="tokens per block or page")
+    max_model_len: PositiveInt | None = Field(default=None, description="longest context served, in tokens")
+    max_num_batched_tokens: PositiveInt | None = Field(
+        default=None, description="the engine's scheduling budget, in tokens"
+    )
+    bytes_per_token: NonNegativeFloat | None = Field(
+        default=None, description="set by hand: cache bytes of a token, all GPUs of a replica"
+    )
+    state_bytes_per_sequence: NonNegativeInt | None = Field(
+        default=None, description="set by hand: state bytes of a sequence, all GPUs of a replica"
+    )
+    window_tokens: PositiveInt | None = Field(
+        default=None, description="set by hand: how many tokens of a sequence are kept"
+    )
+    gpu_bandwidth: str | None = Field(
+        default=None,
+        max_length=80,
+        description="memory bandwidth of one GPU, for the decode floor: its name or bytes per second",
+    )
+
+    @field_validator("gpu_bandwidth", mode="before")
+    @classmethod
+    def _bandwidth(cls, said: object) -> object:
+        if said is None:
+            return None
+        from exporter.requests.floor import gpu_bytes_per_second  # noqa: PLC0415  (45 GPUs that few name)
+
+        told = gpu_bytes_per_second(str(said))
+        if isinstance(told, Unavailable):
+            raise ValueError(told.detail)  # noqa: TRY004  (bad input, not a bad type)
+        return str(said)
+
+    def override(self) -> Override | None:
+        """The cache set by hand, where one is."""
+        set_by_hand = Override(self.bytes_per_token, self.state_bytes_per_sequence, self.window_tokens)
+        return set_by_hand if set_by_hand.names else None
+
+    def facts(self) -> Facts:
+        """These settings as a source of facts."""
+        return Facts(
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
+            kv_cache_dtype=self.kv_cache_dtype,
+            block_size=self.block_size,
+            max_model_len=self.max_model_len,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
+
+
+def http_url(url: str, what: str) -> str:
+    """``url``, where it is one that we may fetch and may show.  Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(f"{what} is http://HOST:PORT or https://HOST:PORT")
+    if parts.username or parts.password:
+        raise ValueError("no user or password in a URL: it would end up in labels and logs")
+    return url
+
+
+class TargetSettings(Overrides):
+    """One engine.  On a command line just its URL."""
+
+    url: str
+    name: str = Field(default="", max_length=128, description="label `target`; default host:port")
+    route: str = Field(default="", max_length=128, description="the one route of this engine")
+    request_log: Path | None = Field(
+        default=None, description="directory of this engine's request log (SGLang)"
+    )
+    prefix_hit_objectives: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        default_factory=dict, max_length=50, description="route -> hit ratio it was designed for"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        return http_url(url, "a target").rstrip("/").removesuffix("/metrics")
+
+    @property
+    def label(self) -> str:
+        """The ``target`` label."""
+        return self.name or urlsplit(self.url).netloc
+
+
+def _target(value: object) -> object:
+    return {"url": value} if isinstance(value, str) else value
+
+
+def words_of(value: object) -> object:
+    """A list from an environment variable: words between spaces or commas, or JSON."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.lstrip().startswith("[") else value.replace(",", " ").split()
+
+
+Target = Annotated[TargetSettings, BeforeValidator(_target)]
+Targets = Annotated[list[Target], NoDecode, BeforeValidator(words_of)]
+Tiers = Annotated[list[PositiveInt], NoDecode, BeforeValidator(words_of)]
