@@ -33,9 +33,10 @@ def pools_of(
     if not known(page):
         return page
     split = parallelism(inputs)
-    first = token_pools(shape, dtype, page, split)
-    raw = token_pools(shape, dtype, page, split, raw_latent=True)
-    mixed = token_pools(shape, dtype, page, split, window_pool=False)
+    states = inputs.text("state_dtype")
+    first = token_pools(shape, dtype, page, split, state_dtype=states)
+    raw = token_pools(shape, dtype, page, split, state_dtype=states, raw_latent=True)
+    mixed = token_pools(shape, dtype, page, split, state_dtype=states, window_pool=False)
     candidates = [found for found in (first, raw, mixed) if known(found)]
     for found in candidates:
         if _agrees(sample, found, total):

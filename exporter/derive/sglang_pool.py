@@ -69,8 +69,7 @@ class TokenPool:
             if pools.replica_state_bytes:
                 out.show(
                     "recurrent states of a sequence",
-                    "convolution in 16 bits, the rest as config.json says or in float32; "
-                    "--mamba-ssm-dtype is not looked at",
+                    "convolution in 16 bits, the rest as --mamba-ssm-dtype or config.json says, else float32",
                     f"{pools.replica_state_bytes:,}",
                     "bytes",
                 )
@@ -78,9 +77,9 @@ class TokenPool:
             out.show("cache layout", "config.json + cache dtype + parallelism", pools)
             for metric in c.TOKEN_COST:
                 out.put(metric, pools)
-        out.put(c.ARITHMETIC_RATIO, self._check())
         out.put(c.CAPACITY_BYTES, self._capacity_bytes(gpus))
         out.put(c.USED_BYTES, self._used_bytes())
+        out.put(c.ARITHMETIC_RATIO, self._check())
 
     def _capacity_bytes(self, gpus: int) -> int | Unavailable:
         """All pools on all GPUs: the token pools as the engine says, and the states beside them.

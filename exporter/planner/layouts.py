@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from exporter.kvmath.dtypes import element_bytes, resolve_cache_dtype
+from exporter.kvmath.dtypes import resolve_cache_dtype
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.layers import EVERY_TOKEN, Kind
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.overrides import Override
-from exporter.kvmath.parallel import Parallelism, rank_elements_per_token
+from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, sequence_tokens, token_pools
+from exporter.kvmath.sglang_pools import roles
 from exporter.kvmath.vllm import BlockLayout, block_layout, default_block_tokens
 from exporter.kvmath.vllm_pages import stored_dtype
 
@@ -60,14 +61,14 @@ class EngineLayout:
         """One block or page on one GPU."""
         if isinstance(self.blocks, BlockLayout):
             return self.blocks.block_bytes
-        return self.blocks.full_token_bytes * self.block_tokens
+        return self.blocks.full_token_bytes * self.blocks.page_tokens
 
     @property
     def replica_block_bytes(self) -> int:
         """One block or page on all GPUs of the replica."""
         if isinstance(self.blocks, BlockLayout):
             return self.blocks.replica_block_bytes
-        return self.blocks.replica_full_token_bytes * self.block_tokens
+        return self.blocks.replica_full_token_bytes * self.blocks.page_tokens
 
     @property
     def reserved_blocks(self) -> int:
@@ -180,24 +181,38 @@ def _rows(layout: BlockLayout, ranks: int) -> tuple[LayerRow, ...]:
 
 
 def _sglang(shape: ModelShape, dtype: str, choices: Choices) -> EngineLayout | Unavailable:
-    if choices.speculative:
-        return Unavailable(Reason.SPECULATIVE_DECODING, f"{choices.speculative}: draft layers share the pool")
-    page = choices.block_tokens or 1
-    pools = token_pools(shape, dtype, page, choices.parallelism)
+    pools = token_pools(
+        shape,
+        dtype,
+        choices.block_tokens or 1,
+        choices.parallelism,
+        window_pool=choices.hybrid_manager,
+        speculative=choices.speculative,
+    )
     if not known(pools):
         return pools
     if not pools.uniform:
-        return Unavailable(Reason.WINDOW_POOL, "SGLang's separate window pool is not planned")
-    size = element_bytes(dtype)
-    if not known(size):
-        return size
-    alike: dict[Fraction, int] = {}
-    kind = Kind.MLA if shape.has(Kind.MLA) else Kind.FULL  # one pool keeps windows in full, too
-    for layer in shape.layers:
-        elements = rank_elements_per_token(layer, choices.parallelism.tensor)
-        if not known(elements):
-            return elements
-        token = Fraction(elements * size * choices.parallelism.tensor)
-        alike[token] = alike.get(token, 0) + 1
-    rows = tuple(LayerRow(count, kind, token, 0, 0) for token, count in alike.items())
-    return EngineLayout("sglang", dtype, page, rows, pools)
+        # What one sequence takes and what the engine divides (sglang_budget.py) are two things then.
+        what = "window" if pools.window_token_bytes else "state"
+        return Unavailable(Reason.WINDOW_POOL, f"SGLang's separate {what} pool is not planned")
+    # A block is a page on every rank that shares a context.
+    rows = _slot_rows(shape, pools, choices)
+    return rows if not known(rows) else EngineLayout("sglang", dtype, pools.granule_tokens, rows, pools)
+
+
+def _slot_rows(shape: ModelShape, pools: TokenPools, choices: Choices) -> tuple[LayerRow, ...] | Unavailable:
+    """The layers of the one pool.  It keeps windows in full, and a slot for layers that own no cache."""
+    found = roles(shape, window_pool=False)
+    if not known(found):
+        return found
+    kept = sum(len(own) for own in found.full)
+    keys = [key.record_bytes for own in found.index for key in own]
+    if choices.speculative == "mtp":
+        drafts = sum(layer.kind is not Kind.INDEXER for layer in shape.draft_layers)
+        kept, keys = kept + drafts, keys + keys[:1] * drafts
+    index = sum(keys) * choices.parallelism.tensor
+    kind = Kind.MLA if shape.has(Kind.MLA) else Kind.FULL
+    own = LayerRow(kept, kind, Fraction(pools.bytes_per_token - index, kept), 0, 0)
+    if not keys:
+        return (own,)
+    return own, LayerRow(len(keys), Kind.INDEXER, Fraction(index, len(keys)), 0, 0)

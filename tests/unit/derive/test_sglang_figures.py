@@ -176,6 +176,12 @@ def test_states() -> None:
     assert by(got, c.FREE_SEQUENCES, "context") == {"4096": 1, "8192": 0}
 
 
+def test_the_states_dtype_as_the_engine_was_told() -> None:
+    """--mamba-ssm-dtype bfloat16: 36 x (3 x 8,192 + 32 x 128 x 128) x 2 bytes."""
+    got = read(hybrid(), QWEN3_NEXT, facts=told(kv_cache_dtype="bfloat16", state_dtype="bfloat16"))
+    assert figure(got, c.STATE_BYTES_PER_SEQUENCE) == 39_518_208
+
+
 def test_slots_without_a_radix_cache() -> None:
     """Then a sequence takes one slot: 24 sequences although 100 of 100 tokens would fit, 22 more now."""
     facts = told(kv_cache_dtype="bfloat16", enable_prefix_caching=False)

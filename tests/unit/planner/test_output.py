@@ -260,6 +260,37 @@ def test_sglang(plan: Plan) -> None:
     assert told["sequences"]["8192"]["fit"] == 53
 
 
+def test_sglang_pool_of_everything(plan: Plan) -> None:
+    """Gemma 3n: a slot in all 35 layers, 2 heads x 2 x 256 x 2 bytes each, whether window or shared.
+
+    DeepSeek V3.2 on 8 GPUs: 61 latents of 1,152 and index keys of 132 bytes on every one; a draft layer
+    makes them 62. Sharing a context, two ranks have a page each: blocks of 2 tokens.
+    """
+    told = plan("google__gemma-3n-E4B-it", "--engine sglang --weights-gb 16")
+    assert told["bytes_per_token"] == 35 * 2_048
+    assert [(row["count"], row["kind"]) for row in told["layers"]] == [(35, "full")]
+    sparse = plan("deepseek-ai__DeepSeek-V3.2", "--engine sglang --gpu H200 --gpus 8 --speculative mtp")
+    assert sparse["bytes_per_token"] == 8 * 62 * (1_152 + 132)
+    assert [(row["count"], row["kind"], row["bytes_per_token"]) for row in sparse["layers"]] == [
+        (62, "mla", 8 * 1_152),
+        (62, "indexer", 8 * 132),
+    ]
+    shared = plan(LARGE, "--engine sglang --gpu H200 --gpus 8 --decode-context-parallel-size 2")
+    assert shared["engine"]["block_size"] == 2
+    assert shared["bytes_per_token"] == 327_680
+    assert shared["sequences"]["8192"]["blocks"] == [4_096]
+    assert shared["sequences"]["8192"]["bytes"] == 8_192 * 327_680 // 8
+
+
+@pytest.mark.parametrize("name", ["openai__gpt-oss-120b", "Qwen__Qwen3-Next-80B-A3B-Instruct"])
+def test_sglang_withholds_pools_beside_the_tokens(plan: Plan, name: str) -> None:
+    """A budget divided over several pools is not one of blocks."""
+    told = plan(name, "--engine sglang")
+    assert {entry["reason"] for entry in told["unavailable"] if entry["signal"] == "bytes_per_token"} == {
+        "window_pool"
+    }
+
+
 def test_page_has_both_units(page: Page) -> None:
     """Every byte figure with a unit comes in GB and GiB (or MB and MiB), never one for the other."""
     text = page(LARGE, "--gpu H200 --gpus 2 --sequences 100 --shared-prefix 1000 --price-per-hour 9")
