@@ -7,7 +7,9 @@ and ``srt/mem_cache/kv_cache_configurator.py`` (``_handle_max_mamba_cache``,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from exporter.kvmath.sglang import TokenPools, sequence_tokens
@@ -90,3 +92,26 @@ def states_each(prefix_caching: bool | None) -> tuple[int, int]:
     if prefix_caching is False:
         return STATES_WITHOUT_RADIX, STATES_WITHOUT_RADIX
     return (STATES_WITHOUT_RADIX if prefix_caching is None else STATES_WITH_RADIX[0]), STATES_WITH_RADIX[1]
+
+
+def page_charge(pools: TokenPools, full_token_bytes: int, window_token_bytes: int) -> int:
+    """Bytes of a budget that go with one page of the full pool, rounded up to whole ones.
+
+    The page, the window slots for each of its tokens, and the states' part of the
+    budget; for planning, where one unit must stand for all pools.
+    """
+    cell = full_token_bytes + Fraction(str(WINDOW_RATIO)) * window_token_bytes
+    if pools.state_bytes:
+        cell *= 1 + Fraction(str(STATE_RATIO))
+    return math.ceil(cell * pools.page_tokens)
+
+
+def windows_charge(pools: TokenPools, tokens: int) -> int:
+    """Pages whose window slots hold the window of a sequence of ``tokens`` tokens, rounded up."""
+    return math.ceil(window_share(pools, tokens) / Fraction(str(WINDOW_RATIO)) / pools.page_tokens)
+
+
+def states_charge(pools: TokenPools, slots: int, page_bytes: int) -> int:
+    """Pages of ``page_bytes`` (:func:`page_charge`) whose budget pays for ``slots`` states, rounded up."""
+    ratio = Fraction(str(STATE_RATIO))
+    return math.ceil(slots * pools.state_bytes * (1 + ratio) / ratio / page_bytes) if pools.state_bytes else 0
