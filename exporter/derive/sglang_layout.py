@@ -55,8 +55,8 @@ def _agrees(sample: EngineSample, pools: TokenPools, total: int | Unavailable) -
     if not known(told) or not known(total):
         return False
     if pools.window_token_bytes:
-        return known(window) and pools.device_pool_bytes(total, window) == told
-    return pools.device_pool_bytes(total) == told
+        return known(window) and pools.reported_pool_bytes(total, window) == told
+    return pools.reported_pool_bytes(total) == told
 
 
 @dataclass(frozen=True, slots=True)

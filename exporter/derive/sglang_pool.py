@@ -77,18 +77,23 @@ class TokenPool:
             out.show("cache layout", "config.json + cache dtype + parallelism", pools)
             for metric in c.TOKEN_COST:
                 out.put(metric, pools)
-        out.put(c.CAPACITY_BYTES, self._capacity_bytes(gpus))
+        check = self._check()
+        out.put(c.CAPACITY_BYTES, self._capacity_bytes(gpus, check == 1.0))
         out.put(c.USED_BYTES, self._used_bytes())
-        out.put(c.ARITHMETIC_RATIO, self._check())
+        out.put(c.ARITHMETIC_RATIO, check)
 
-    def _capacity_bytes(self, gpus: int) -> int | Unavailable:
+    def _capacity_bytes(self, gpus: int, checked: bool) -> int | Unavailable:
         """All pools on all GPUs: the token pools as the engine says, and the states beside them.
 
         Without config.json nobody knows what a state takes: then it is what the engine says.
         """
         told, pools = self.sample.device_pool_bytes, self.pools
-        if known(told):
-            tokens: int | Unavailable = told * gpus
+        tokens: int | Unavailable
+        if known(pools) and checked and parallelism(self.inputs).pipeline > 1:
+            # The engine shows its first stage, and later ones may have a layer more.
+            tokens = self._pool(pools, replica=True)
+        elif known(told):
+            tokens = told * gpus
             self.out.show(
                 "token pools, all GPUs",
                 f"the engine's {told:,} bytes x {gpus} GPU(s)",
@@ -131,7 +136,7 @@ class TokenPool:
             return self.total
         if not known(window):
             return window
-        size = pools.replica_pool_bytes if replica else pools.device_pool_bytes
+        size = pools.replica_pool_bytes if replica else pools.reported_pool_bytes
         return size(self.total, window)
 
     def _check(self) -> float | Unavailable:

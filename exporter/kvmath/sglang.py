@@ -37,7 +37,8 @@ class TokenPools:
     the replica, copied heads and latents counted.  ``bytes_per_token`` and
     ``device_bytes_per_token``: one token more of a long context, replica and largest
     GPU; the latter may be a fraction where ``context_ranks`` (decode context
-    parallelism) share a token's slot.
+    parallelism) share a token's slot.  ``first_stage_bytes``: a full and a window slot on
+    a GPU of the first pipeline stage, whose pool the engine's page shows.
     """
 
     page_tokens: int
@@ -51,6 +52,7 @@ class TokenPools:
     state_bytes: int = 0
     replica_state_bytes: int = 0
     context_ranks: int = 1
+    first_stage_bytes: tuple[int, int] = (0, 0)
 
     @property
     def uniform(self) -> bool:
@@ -62,17 +64,17 @@ class TokenPools:
         """Tokens a sequence's slots are rounded up to: a page on every rank that shares the context."""
         return self.page_tokens * self.context_ranks
 
-    def device_pool_bytes(self, tokens: int, window_tokens: int = 0) -> int:
-        """Bytes of the token pools on one GPU, each with its padding page.
+    def reported_pool_bytes(self, tokens: int, window_tokens: int = 0) -> int:
+        """Bytes of the token pools on one GPU of the first stage, each with its padding page.
 
         ``tokens`` and ``window_tokens`` as the engine counts them: max_total_num_tokens
         counts the ranks that share a context together (0.5.23 ``logical_token_capacity``).
         This is what kv_cache_memory_usage_gb reports; states are not in it.
         """
-        return self._pool(tokens, window_tokens, self.full_token_bytes, self.window_token_bytes)
+        return self._pool(tokens, window_tokens, *self.first_stage_bytes)
 
     def replica_pool_bytes(self, tokens: int, window_tokens: int = 0) -> int:
-        """The same on all GPUs of the replica."""
+        """The same on all GPUs of the replica, every stage with its own layers."""
         return self._pool(
             tokens, window_tokens, self.replica_full_token_bytes, self.replica_window_token_bytes
         )
@@ -146,6 +148,7 @@ def token_pools(
         state_bytes=state,
         replica_state_bytes=all_state,
         context_ranks=parallelism.decode_context,
+        first_stage_bytes=cells[0][:2],
     )
 
 

@@ -220,6 +220,15 @@ def test_latents_of_a_sparse_attention_in_fp8() -> None:
     assert figure(plain, c.BYTES_PER_TOKEN) == 61 * (1_152 + 132)
 
 
+def test_stages_of_unequal_depth() -> None:
+    """4 layers on 3 stages are 1, 1 and 2; the page shows the first, 256 bytes a token."""
+    facts = told(pipeline_parallel_size=3)
+    got = read(sglang(device_pool_bytes=256 * 10_001), facts=facts)
+    assert figure(got, c.ARITHMETIC_RATIO) == 1
+    assert figure(got, c.DEVICE_BYTES_PER_TOKEN) == 512
+    assert figure(got, c.CAPACITY_BYTES) == 1_024 * 10_001
+
+
 def test_ranks_that_share_a_context() -> None:
     """Llama 3.1 8B on 8 ranks of which 2 share a context: 4 groups of 2 heads, so a rank's slot takes
     32 x 2 heads x 2 x 128 x 2 bytes and each token is on half of the ranks: 131,072 bytes in all. The

@@ -78,7 +78,7 @@ def test_an_index_beside_a_shared_context() -> None:
     assert found.bytes_per_token == 2 * 1_152 + 4 * 132
     assert found.device_bytes_per_token == (1_152 + 2 * 132) / 2
     assert found.granule_tokens == 2
-    assert found.device_pool_bytes(1_000) == (500 + 1) * found.full_token_bytes
+    assert found.reported_pool_bytes(1_000) == (500 + 1) * found.full_token_bytes
 
 
 def test_draft_layers() -> None:
