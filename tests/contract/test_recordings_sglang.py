@@ -166,9 +166,9 @@ def test_state_slots_without_a_config(capsys: pytest.CaptureFixture[str], name: 
     assert got.one("kvcache_capacity_bytes") == pytest.approx(told, abs=0.5)
 
 
-# As large as the recorded one in what its page tells: 512 bytes a token (1 full layer x 2 heads x 2 x 64
-# x 2), 3 gated delta nets. The state's size is ours: 3 x 768 of convolution in 16 bits, 2 heads of 64 x 64
-# in float32, the recording does not show it.
+# A model that SGLang 0.5.23 was started with and that reported the recorded run's pool: 512 bytes a token
+# (1 full layer x 2 heads x 2 x 64 x 2). The recorded model's own config was not kept, and no page shows
+# what a state takes: here 3 x (3 x 384 of convolution in 16 bits, 2 heads of 64 x 64 in float32).
 TINY_GDN = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
