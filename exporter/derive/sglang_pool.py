@@ -1,4 +1,4 @@
-"""SGLang's token pools: tokens, bytes and sequences."""
+"""SGLang's pools of token and state slots: tokens, bytes and sequences."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from exporter import catalogue as c
 from exporter.derive.inputs import Inputs
-from exporter.derive.layouts import WHATIF_DTYPES, cache_dtype, parallelism, pools_plan
+from exporter.derive.layouts import WHATIF_DTYPES, cache_dtype, parallelism
 from exporter.derive.readout import Notebook
+from exporter.derive.sglang_layout import Room, pools_of, room_for
 from exporter.engines.sample import EngineSample
 from exporter.kvmath import capacity
-from exporter.kvmath.dtypes import element_bytes
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.sglang import TokenPools, sequence_tokens
 
@@ -24,7 +24,6 @@ class TokenPool:
     def __init__(self, sample: EngineSample, inputs: Inputs, contexts: Sequence[int], out: Notebook) -> None:
         self.sample, self.inputs, self.contexts, self.out = sample, inputs, contexts, out
         self.dtype = cache_dtype(inputs)
-        self.pools = pools_plan(inputs, self.dtype)
         self.page = inputs.count("block_size", Reason.BLOCK_SIZE)
         self.used = sample.used_tokens
         # Releases before 0.5.7 say the capacity in /get_server_info only.
@@ -32,6 +31,7 @@ class TokenPool:
         self.total = (
             told if known(told) else inputs.count("max_total_num_tokens", Reason.MAX_TOTAL_NUM_TOKENS)
         )
+        self.pools = pools_of(sample, inputs, self.dtype, self.total)
 
     def derive(self) -> None:
         out = self.out
@@ -44,7 +44,6 @@ class TokenPool:
         out.put(c.USED_BLOCKS, self._pages(self.used))
         out.per_sequence(self.used, self.sample.running_sequences)
         self._bytes()
-        self._check()
         self._sequences()
         self._whatif()
 
@@ -60,65 +59,100 @@ class TokenPool:
         if known(pools):
             out.put(c.BYTES_PER_TOKEN, pools.bytes_per_token)
             out.put(c.DEVICE_BYTES_PER_TOKEN, pools.device_bytes_per_token)
-            out.put(c.STATE_BYTES_PER_SEQUENCE, 0)
+            out.put(c.STATE_BYTES_PER_SEQUENCE, pools.replica_state_bytes)
             out.show(
                 "one more token at long context",
                 f"all layers of the full pool, on {gpus} GPU(s)",
                 f"{pools.bytes_per_token:,}",
                 "bytes",
             )
+            if pools.replica_state_bytes:
+                out.show(
+                    "recurrent states of a sequence",
+                    "convolution in 16 bits, the rest as --mamba-ssm-dtype or config.json says, else float32",
+                    f"{pools.replica_state_bytes:,}",
+                    "bytes",
+                )
         else:
             out.show("cache layout", "config.json + cache dtype + parallelism", pools)
             for metric in c.TOKEN_COST:
                 out.put(metric, pools)
-        told = self.sample.device_pool_bytes
-        if known(told):
-            out.put(c.CAPACITY_BYTES, told * gpus)
-            out.show(
-                "pool, all GPUs", f"the engine's {told:,} bytes x {gpus} GPU(s)", f"{told * gpus:,}", "bytes"
+        check = self._check()
+        out.put(c.CAPACITY_BYTES, self._capacity_bytes(gpus, check == 1.0))
+        out.put(c.USED_BYTES, self._used_bytes())
+        out.put(c.ARITHMETIC_RATIO, check)
+
+    def _capacity_bytes(self, gpus: int, checked: bool) -> int | Unavailable:
+        """All pools on all GPUs: the token pools as the engine says, and the states beside them.
+
+        Without config.json nobody knows what a state takes: then it is what the engine says.
+        """
+        told, pools = self.sample.device_pool_bytes, self.pools
+        tokens: int | Unavailable
+        if known(pools) and checked and parallelism(self.inputs).pipeline > 1:
+            # The engine shows its first stage, and later ones may have a layer more.
+            tokens = self._pool(pools, replica=True)
+        elif known(told):
+            tokens = told * gpus
+            self.out.show(
+                "token pools, all GPUs",
+                f"the engine's {told:,} bytes x {gpus} GPU(s)",
+                f"{told * gpus:,}",
+                "bytes",
             )
         elif known(pools):
-            out.put(
-                c.CAPACITY_BYTES, self._pool(pools.replica_full_token_bytes, pools.replica_window_token_bytes)
-            )
+            tokens = self._pool(pools, replica=True)
         else:
-            out.put(c.CAPACITY_BYTES, pools)
-        out.put(c.USED_BYTES, self._used_bytes())
+            return pools
+        if known(pools) and pools.state_bytes:
+            slots = self.sample.state_slots
+            if not known(slots):
+                return slots
+            return tokens + pools.replica_states_bytes(slots) if known(tokens) else tokens
+        return tokens
 
     def _used_bytes(self) -> int | Unavailable:
-        if not known(self.pools):
-            return self.pools
-        if not self.pools.uniform:
-            return Unavailable(Reason.WINDOW_POOL, "how much of the window pool is used is another figure")
-        return self.used * self.pools.replica_full_token_bytes if known(self.used) else self.used
+        """Slots in use x their bytes, pool by pool."""
+        pools, window, states = self.pools, self.sample.window_used_tokens, self.sample.used_state_slots
+        if not known(pools):
+            return pools
+        if not known(self.used):
+            return self.used
+        total = self.used * pools.bytes_per_token
+        if pools.window_token_bytes:
+            if not known(window):
+                return Unavailable(Reason.WINDOW_POOL, "how much of the window pool is used is not reported")
+            total += window * pools.replica_window_token_bytes
+        if pools.state_bytes:
+            if not known(states):
+                return states
+            total += states * pools.replica_state_bytes
+        return total
 
-    def _pool(self, full_token_bytes: int, window_token_bytes: int) -> int | Unavailable:
-        """Bytes of both pools, each with its padding page."""
+    def _pool(self, pools: TokenPools, replica: bool = False) -> int | Unavailable:
+        """Bytes of the token pools, each with its padding page."""
+        window = self.sample.window_capacity_tokens if pools.window_token_bytes else 0
         if not known(self.total):
             return self.total
-        if not known(self.page):
-            return self.page
-        size = full_token_bytes * (self.total + self.page)
-        if not window_token_bytes:
-            return size
-        window = self.sample.window_capacity_tokens
-        return size + window_token_bytes * (window + self.page) if known(window) else window
+        if not known(window):
+            return window
+        size = pools.replica_pool_bytes if replica else pools.reported_pool_bytes
+        return size(self.total, window)
 
-    def _check(self) -> None:
+    def _check(self) -> float | Unavailable:
         told, pools = self.sample.device_pool_bytes, self.pools
-        if not known(told) or not known(pools):
-            why = pools if not known(pools) else told
-            self.out.put(c.ARITHMETIC_RATIO, why if not known(why) else Unavailable(Reason.NOT_REPORTED))
-            return
-        ours = self._pool(pools.full_token_bytes, pools.window_token_bytes)
+        if not known(pools):
+            return pools
+        if not known(told):
+            return told
+        ours = self._pool(pools)
         if not known(ours) or not told:
-            self.out.put(c.ARITHMETIC_RATIO, Unavailable(Reason.NOT_REPORTED, "the engine reports no pool"))
-            return
+            return Unavailable(Reason.NOT_REPORTED, "the engine reports no pool")
         check = ours / told
-        self.out.put(c.ARITHMETIC_RATIO, 1.0 if abs(check - 1.0) < EXACT else check)
         self.out.show(
             "check: bytes of the pool, one GPU", f"{ours:,} of ours / {told:,} of the engine", f"{check:.6g}"
         )
+        return 1.0 if abs(check - 1.0) < EXACT else check
 
     # -- sequences ----------------------------------------------------------------------
 
@@ -131,13 +165,18 @@ class TokenPool:
             self.out.put(c.SEQUENCE_BYTES, self._sequence_bytes(context), context=label)
 
     def _sequence_bytes(self, context: int) -> int | Unavailable:
-        if not known(self.pools):
-            return self.pools
-        if not self.pools.uniform:
+        """Its token slots and its own state; what the radix cache keeps for reuse is not the sequence's."""
+        pools = self.pools
+        if not known(pools):
+            return pools
+        size = (
+            sequence_tokens(context, pools.granule_tokens) * pools.bytes_per_token + pools.replica_state_bytes
+        )
+        if not pools.window_token_bytes:
+            return size
+        if context > pools.window_tokens:
             return Unavailable(Reason.WINDOW_POOL, "a sequence's share of the window pool varies")
-        if not known(self.page):
-            return self.page
-        return sequence_tokens(context, self.page) * self.pools.replica_full_token_bytes
+        return size + sequence_tokens(context, pools.page_tokens) * pools.replica_window_token_bytes
 
     def _fit(self, context: int) -> tuple[int | Unavailable, int | Unavailable]:
         """Sequences that fit the whole pool, and what is free of it."""
@@ -145,40 +184,26 @@ class TokenPool:
         if not known(total) or not known(page):
             why = total if not known(total) else page
             return why, why
-        # Without config.json the page itself can show that one pool holds everything.
-        if not known(pools) and not (
-            pools.reason is Reason.MODEL_CONFIG and self.sample.several_pools is False
-        ):
-            return pools, pools
-        tokens = sequence_tokens(context, page)
-        fit = capacity.sequences_that_fit(total, tokens)
-        if known(pools) and not pools.uniform:
-            limit = self._window_limit(pools, context, page)
-            if not known(limit):
-                return limit, limit
-            varies = Unavailable(
-                Reason.WINDOW_POOL, "the window pool is the limit, and a sequence's share varies"
+        if not known(pools):
+            # Without config.json the page itself can show that one pool holds everything.
+            if pools.reason is not Reason.MODEL_CONFIG or self.sample.several_pools is not False:
+                return pools, pools
+            each = sequence_tokens(context, page)
+            free = max(0, total - self.used) // each if known(self.used) else self.used
+            return capacity.sequences_that_fit(total, each), free
+        caching = self.inputs.flag("enable_prefix_caching")
+        fit = room_for(pools, Room.whole(self.sample, total), context, caching)
+        if known(fit):
+            each = sequence_tokens(context, pools.granule_tokens)
+            self.out.show(
+                f"sequences of {context:,} tokens",
+                f"floor({total:,} tokens / {each:,})" + ("" if pools.uniform else ", other pools as well"),
+                fit,
+                "sequences",
             )
-            return (fit if limit >= fit else varies), varies
-        self.out.show(
-            f"sequences of {context:,} tokens", f"floor({total:,} tokens / {tokens:,})", fit, "sequences"
-        )
-        free = (
-            capacity.sequences_that_fit(max(0, total - self.used), tokens) if known(self.used) else self.used
-        )
-        return fit, free
-
-    def _window_limit(self, pools: TokenPools, context: int, page: int) -> int | Unavailable:
-        """Fewest sequences that the window pool holds: a window and the page being
-        filled, rounded up, and one page not yet evicted (0.5.23
-        mem_cache/common.py evicts whole pages behind the window)."""
-        window = self.sample.window_capacity_tokens
-        if not known(window):
-            return Unavailable(
-                Reason.WINDOW_POOL, "the window pool's capacity is not reported (before 0.5.18)"
-            )
-        held = sequence_tokens(max(pools.window_tokens, page), page) + 2 * page
-        return capacity.sequences_that_fit(window, min(sequence_tokens(context, page), held))
+        if not known(self.used):
+            return fit, self.used
+        return fit, room_for(pools, Room.left(self.sample, total, self.used), context, caching)
 
     def _whatif(self) -> None:
         pools, dtype, total, page = self.pools, self.dtype, self.total, self.page
@@ -186,22 +211,21 @@ class TokenPool:
             why = next(v for v in (pools, dtype, total, page) if isinstance(v, Unavailable))
             self.out.put(c.WHATIF_MAX_SEQUENCES, why)
             return
-        if not pools.uniform:
+        if not pools.full_token_bytes:
             self.out.put(
-                c.WHATIF_MAX_SEQUENCES, Unavailable(Reason.WINDOW_POOL, "two pools share the memory")
+                c.WHATIF_MAX_SEQUENCES, Unavailable(Reason.ATTENTION_FREE, "states have their own dtype")
             )
             return
-        budget = pools.full_token_bytes * (total + page)
+        caching = self.inputs.flag("enable_prefix_caching")
         for other in WHATIF_DTYPES:
-            changed = pools_plan(self.inputs, other)
-            if element_bytes(other) == element_bytes(dtype):
+            changed = pools_of(self.sample, self.inputs, other, Unavailable(Reason.NOT_REPORTED))
+            if known(changed) and changed.full_token_bytes == pools.full_token_bytes:
                 continue
             for context in self.contexts:
                 fit: int | Unavailable
                 if known(changed):
-                    slots = capacity.blocks_in(budget, changed.full_token_bytes)
-                    tokens = max(0, slots - page) // page * page
-                    fit = capacity.sequences_that_fit(tokens, sequence_tokens(context, page))
+                    room = Room.whole(self.sample, total).stored_as(pools, changed)
+                    fit = room_for(changed, room, context, caching)
                 else:
                     fit = changed
                 self.out.put(c.WHATIF_MAX_SEQUENCES, fit, context=str(context), kv_cache_dtype=other)

@@ -51,6 +51,7 @@ class EngineSample:
     ``pipeline_ranks`` are GPUs that the page itself shows (SGLang), ``None``
     where it does not tell; ``several_pools`` whether window or state pools stand
     beside the KV pool (SGLang), ``None`` where the release does not tell.
+    ``state_slots`` hold a sequence's recurrent states each (SGLang).
     """
 
     software: str
@@ -67,6 +68,9 @@ class EngineSample:
     used_tokens: int | Unavailable = NOT_REPORTED
     cached_tokens: int | Unavailable = NOT_REPORTED
     window_capacity_tokens: int | Unavailable = NOT_REPORTED
+    window_used_tokens: int | Unavailable = NOT_REPORTED
+    state_slots: int | Unavailable = NOT_REPORTED
+    used_state_slots: int | Unavailable = NOT_REPORTED
     max_concurrency: float | Unavailable = NOT_REPORTED
     device_pool_bytes: int | Unavailable = NOT_REPORTED
     max_model_len: int | Unavailable = NOT_REPORTED

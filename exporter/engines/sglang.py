@@ -21,6 +21,7 @@ USED, AVAILABLE, EVICTABLE = "kv_used_tokens", "kv_available_tokens", "kv_evicta
 OLD_USED = "num_used_tokens"
 CAPACITY, SWA_CAPACITY = "max_total_num_tokens", "max_total_num_tokens_swa"
 MAMBA_POOL = ("mamba_used_tokens", "mamba_available_tokens", "mamba_evictable_tokens")
+SWA_USED = "swa_used_tokens"
 OTHER_POOLS = (SWA_USAGE, MAMBA_USAGE, SWA_CAPACITY, *MAMBA_POOL)
 PAGE, CONTEXT = "page_size", "context_len"
 POOL_GB = "kv_cache_memory_usage_gb"
@@ -31,7 +32,7 @@ DRAFTS = "spec_num_draft_tokens"  # from 0.5.15, 0 without speculative decoding
 HIT_RATE = "cache_hit_rate"  # never used as a figure: it is the last prefill batch only
 SCHEDULER = (
     *(FULL_USAGE, USAGE, SWA_USAGE, MAMBA_USAGE),
-    *(USED, AVAILABLE, EVICTABLE, OLD_USED, CAPACITY, SWA_CAPACITY),
+    *(USED, AVAILABLE, EVICTABLE, OLD_USED, CAPACITY, SWA_CAPACITY, SWA_USED),
     *(PAGE, CONTEXT, POOL_GB, RUNNING, WAITING, RETRACTED, PREFILL, DRAFTS, HIT_RATE),
     *MAMBA_POOL,
 )
@@ -171,6 +172,9 @@ def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) ->
         used_tokens=used,
         cached_tokens=cached,
         window_capacity_tokens=window,
+        window_used_tokens=whole(reader.value(SWA_USED, identity)),
+        state_slots=_state_slots(reader, identity),
+        used_state_slots=whole(reader.value(MAMBA_POOL[0], identity)),
         # Named "gb", counted in GiB; one padding page included (0.5.18 on).
         device_pool_bytes=whole((pool * 2**30 + 0.5) // 1) if known(pool) else pool,
         max_model_len=whole(reader.value(CONTEXT, identity)),
@@ -207,6 +211,13 @@ def _several_pools(reader: Reader, identity: Identity) -> bool | None:
     if _hybrid(reader, identity):
         return True
     return False if known(reader.value(MAMBA_POOL[0], identity)) else None
+
+
+def _state_slots(reader: Reader, identity: Identity) -> int | Unavailable:
+    """The gauges named tokens count slots; together they are the pool (0.5.12 on, 0 without one)."""
+    parts = [whole(reader.value(name, identity)) for name in MAMBA_POOL]
+    counts = [part for part in parts if known(part)]
+    return sum(counts) if len(counts) == len(parts) else next(p for p in parts if not known(p))
 
 
 def _used_tokens(reader: Reader, identity: Identity, capacity: int | Unavailable) -> int | Unavailable:

@@ -43,6 +43,9 @@ class Layout(Protocol):
     def group_blocks(self, tokens: int) -> tuple[int, ...]:
         """Blocks of every group that a running sequence of exactly ``tokens`` tokens holds."""
 
+    def resident_bytes(self, tokens: int) -> int:
+        """Bytes it holds then on one GPU, of all pools."""
+
     def peak_blocks(self, tokens: int) -> int:
         """The most blocks it holds at any length up to ``tokens``, prefill over."""
 
@@ -199,7 +202,7 @@ def plan_context(
     ``sequences`` is how many the decode floor is computed for; 0: as many as fit.
     """
     groups = layout.group_blocks(tokens)
-    resident = sum(groups) * layout.block_bytes
+    resident = layout.resident_bytes(tokens)
     peak = layout.peak_blocks(tokens)
     sharing = sharing_of(layout, tokens, prefix_tokens)
     fit = sequences_that_fit(pool.usable_blocks, max(1, peak)) if known(pool) else pool

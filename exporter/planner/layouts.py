@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from exporter.kvmath.dtypes import element_bytes, resolve_cache_dtype
+from exporter.kvmath.dtypes import resolve_cache_dtype
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.layers import EVERY_TOKEN, Kind
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.overrides import Override
-from exporter.kvmath.parallel import Parallelism, rank_elements_per_token
+from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, sequence_tokens, token_pools
+from exporter.kvmath.sglang_budget import (
+    page_charge,
+    states_charge,
+    states_each,
+    window_share,
+    windows_charge,
+)
+from exporter.kvmath.sglang_formats import state_bytes
+from exporter.kvmath.sglang_pools import roles
 from exporter.kvmath.vllm import BlockLayout, block_layout, default_block_tokens
 from exporter.kvmath.vllm_pages import stored_dtype
 
@@ -52,27 +61,31 @@ class EngineLayout:
     block_tokens: int
     layers: tuple[LayerRow, ...]
     blocks: BlockLayout | TokenPools
+    prefix_caching: bool = True
 
     # The members of kvmath.plan.Layout follow.
 
     @property
     def block_bytes(self) -> int:
-        """One block or page on one GPU."""
+        """One block or page on one GPU; of SGLang with what its other pools get for each page."""
         if isinstance(self.blocks, BlockLayout):
             return self.blocks.block_bytes
-        return self.blocks.full_token_bytes * self.block_tokens
+        return page_charge(self.blocks, self.blocks.full_token_bytes, self.blocks.window_token_bytes)
 
     @property
     def replica_block_bytes(self) -> int:
         """One block or page on all GPUs of the replica."""
         if isinstance(self.blocks, BlockLayout):
             return self.blocks.replica_block_bytes
-        return self.blocks.replica_full_token_bytes * self.block_tokens
+        pools = self.blocks
+        return page_charge(pools, pools.replica_full_token_bytes, pools.replica_window_token_bytes)
 
     @property
     def reserved_blocks(self) -> int:
-        """vLLM keeps one null block of the pool; SGLang's padding page is allocated on top of it."""
-        return 1 if isinstance(self.blocks, BlockLayout) else 0
+        """vLLM keeps a null block of the pool, SGLang a state slot; its padding page comes on top."""
+        if isinstance(self.blocks, BlockLayout):
+            return 1
+        return states_charge(self.blocks, 1, self.block_bytes)
 
     @property
     def bytes_per_token(self) -> float:
@@ -87,12 +100,14 @@ class EngineLayout:
     @property
     def state_bytes_per_sequence(self) -> int:
         """Recurrent states of a sequence, all GPUs of the replica."""
-        return self.blocks.state_bytes_per_sequence if isinstance(self.blocks, BlockLayout) else 0
+        if isinstance(self.blocks, BlockLayout):
+            return self.blocks.state_bytes_per_sequence
+        return self.blocks.replica_state_bytes
 
     @property
     def counts_tokens(self) -> bool:
         """True where one group or pool keeps every token."""
-        return not isinstance(self.blocks, BlockLayout) or self.blocks.single_full_group
+        return self.blocks.single_full_group if isinstance(self.blocks, BlockLayout) else self.blocks.uniform
 
     def group_blocks(self, tokens: int) -> tuple[int, ...]:
         """Blocks of every group that a sequence of exactly ``tokens`` tokens holds."""
@@ -100,17 +115,30 @@ class EngineLayout:
             return tuple(group.resident_blocks(tokens) for group in self.blocks.groups)
         return (sequence_tokens(tokens, self.block_tokens) // self.block_tokens,)
 
+    def resident_bytes(self, tokens: int) -> int:
+        """Bytes of that on one GPU.  SGLang: its slots in every pool, of a window pool the most it may."""
+        if isinstance(self.blocks, BlockLayout):
+            return sum(self.group_blocks(tokens)) * self.block_bytes
+        pools = self.blocks
+        slots = sum(self.group_blocks(tokens)) * pools.page_tokens
+        window = window_share(pools, tokens) * pools.window_token_bytes if pools.window_token_bytes else 0
+        return slots * pools.full_token_bytes + window + pools.state_bytes
+
     def peak_blocks(self, tokens: int) -> int:
-        """The most it holds up to there."""
+        """The most it holds up to there; of SGLang what it takes of the pool that is full first."""
         if isinstance(self.blocks, BlockLayout):
             return self.blocks.peak_blocks(tokens)
-        return sum(self.group_blocks(tokens))
+        pools, pages = self.blocks, sum(self.group_blocks(tokens))
+        if pools.window_token_bytes:
+            pages = max(pages, windows_charge(pools, tokens))
+        # The most slots the engine sets aside for a sequence, which its radix cache's strategy decides.
+        return max(pages, states_charge(pools, states_each(self.prefix_caching)[1], self.block_bytes))
 
     def admission_blocks(self, tokens: int, in_flight_tokens: int) -> int:
         """Blocks set aside to admit it; SGLang allocates as it goes."""
         if isinstance(self.blocks, BlockLayout):
             return self.blocks.admission_blocks(tokens, in_flight_tokens)
-        return sum(self.group_blocks(tokens))
+        return self.peak_blocks(tokens)
 
     def prefix_blocks(self, tokens: int) -> int:
         """Whole blocks of a prefix in the groups that keep every token.
@@ -120,7 +148,8 @@ class EngineLayout:
         """
         if isinstance(self.blocks, BlockLayout):
             return sum(tokens // group.span for group in self.blocks.groups if group.kind in EVERY_TOKEN)
-        return tokens // self.block_tokens
+        # Neither a window's slots nor a state's are shared, so a page with its charge for them is not.
+        return tokens // self.block_tokens if self.blocks.uniform else 0
 
 
 def engine_layout(shape: ModelShape | Unavailable, choices: Choices) -> EngineLayout | Unavailable:
@@ -180,24 +209,51 @@ def _rows(layout: BlockLayout, ranks: int) -> tuple[LayerRow, ...]:
 
 
 def _sglang(shape: ModelShape, dtype: str, choices: Choices) -> EngineLayout | Unavailable:
-    if choices.speculative:
-        return Unavailable(Reason.SPECULATIVE_DECODING, f"{choices.speculative}: draft layers share the pool")
-    page = choices.block_tokens or 1
-    pools = token_pools(shape, dtype, page, choices.parallelism)
+    pools = token_pools(
+        shape,
+        dtype,
+        choices.block_tokens or 1,
+        choices.parallelism,
+        window_pool=choices.hybrid_manager,
+        speculative=choices.speculative,
+    )
     if not known(pools):
         return pools
-    if not pools.uniform:
-        return Unavailable(Reason.WINDOW_POOL, "SGLang's separate window pool is not planned")
-    size = element_bytes(dtype)
-    if not known(size):
-        return size
-    alike: dict[Fraction, int] = {}
-    kind = Kind.MLA if shape.has(Kind.MLA) else Kind.FULL  # one pool keeps windows in full, too
-    for layer in shape.layers:
-        elements = rank_elements_per_token(layer, choices.parallelism.tensor)
-        if not known(elements):
-            return elements
-        token = Fraction(elements * size * choices.parallelism.tensor)
-        alike[token] = alike.get(token, 0) + 1
-    rows = tuple(LayerRow(count, kind, token, 0, 0) for token, count in alike.items())
-    return EngineLayout("sglang", dtype, page, rows, pools)
+    if not pools.full_token_bytes:
+        return Unavailable(Reason.ATTENTION_FREE, "SGLang limits token slots that take no bytes by a setting")
+    rows = _slot_rows(shape, pools, choices)
+    if not known(rows):
+        return rows
+    # A block is a page on every rank that shares a context.
+    return EngineLayout("sglang", dtype, pools.granule_tokens, rows, pools, choices.prefix_caching)
+
+
+def _slot_rows(shape: ModelShape, pools: TokenPools, choices: Choices) -> tuple[LayerRow, ...] | Unavailable:
+    """The layers of every pool.  One without a window pool keeps windows in full, and has a slot for
+    layers that own no cache."""
+    found = roles(shape, choices.hybrid_manager)
+    if not known(found):
+        return found
+    tensor = choices.parallelism.tensor
+    kept = sum(len(own) for own in found.full)
+    keys = [key.record_bytes for own in found.index for key in own]
+    if choices.speculative == "mtp":
+        drafts = sum(layer.kind is not Kind.INDEXER for layer in shape.draft_layers)
+        kept, keys = kept + drafts, keys + keys[:1] * drafts
+    index = sum(keys) * tensor
+    kind = Kind.MLA if shape.has(Kind.MLA) else Kind.FULL
+    rows = [LayerRow(kept, kind, Fraction(pools.bytes_per_token - index, kept), 0, 0)]
+    if keys:
+        rows.append(LayerRow(len(keys), Kind.INDEXER, Fraction(index, len(keys)), 0, 0))
+    windows = [layer for own in found.window for layer in own]
+    if windows:
+        one = Fraction(pools.replica_window_token_bytes, len(windows))
+        rows.append(LayerRow(len(windows), windows[0].kind, one, found.window_tokens, 0))
+    alike: dict[int, int] = {}
+    for state in (layer.state for own in found.states for layer in own if layer.state is not None):
+        size = state_bytes(state, shape.model_type, tensor)
+        if not known(size):
+            return size
+        alike[size] = alike.get(size, 0) + 1
+    rows += [LayerRow(n, Kind.STATE, Fraction(0), 0, size * tensor) for size, n in alike.items()]
+    return tuple(rows)

@@ -165,7 +165,7 @@ def test_sglang_withholds_what_it_stores_differently(of: ModelShape) -> None:
     ("dtype", "unit", "parallelism", "reason"),
     [
         ("turboquant_4bit_nc", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
-        ("mxfp8", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
+        ("fp4_mx_block16", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
         ("auto", 16, Parallelism(), Reason.KV_CACHE_DTYPE),
         ("bfloat16", 0, Parallelism(), Reason.BLOCK_SIZE),
         ("bfloat16", 16, Parallelism(decode_context=2), Reason.UNSUPPORTED_PARALLELISM),
@@ -270,18 +270,6 @@ def test_drafts_whose_layers_nobody_tells(method: str) -> None:
     assert isinstance(
         block_layout(shape(FULL), "bfloat16", 16, Parallelism(), speculative="ngram"), BlockLayout
     )
-
-
-def test_sglang_withholds_the_kinds_that_have_pools_of_their_own() -> None:
-    """States, indexers, uneven heads, narrow V, layers without a cache: not SGLang's plain slots."""
-    uneven = LayerCache(Kind.FULL, 4, 64, 64)
-    narrow = LayerCache(Kind.FULL, 8, 64, 32)
-    indexer = LayerCache(Kind.INDEXER, 1, 128, 0, record_bytes=132)
-    holes = ModelShape("test", (), (FULL,), 4096, "bfloat16", "", 64, (0,), 2)
-    for of in (shape(FULL, uneven), shape(narrow), shape(LATENT, indexer), holes):
-        found = token_pools(of, "bfloat16", 1, Parallelism())
-        assert isinstance(found, Unavailable)
-        assert found.reason is Reason.UNSUPPORTED_ATTENTION
 
 
 def test_a_model_without_layers() -> None:

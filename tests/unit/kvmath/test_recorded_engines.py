@@ -94,12 +94,13 @@ def test_admission_counts_the_batch_in_flight() -> None:
 
 @pytest.mark.parametrize("name", sorted(SGLANG))
 def test_sglang_pool_bytes(name: str) -> None:
-    """kv_cache_memory_usage_gb is GiB of one rank, and one padding page is in it."""
+    """kv_cache_memory_usage_gb is GiB of one rank; one padding page is in it, recurrent states are not."""
     run = SGLANG[name]
     page = int(run["page_size"])
     pools = token_pools(shape_of(run["config"]), "bfloat16", page, Parallelism(run["tensor"]))
     assert isinstance(pools, TokenPools)
-    assert pools.uniform
+    assert pools.uniform == (name != "gdn")
+    assert not pools.window_token_bytes
     slots = int(run["max_total_num_tokens"]) + page
     assert run["kv_cache_memory_usage_gb"] * 2**30 == pytest.approx(pools.full_token_bytes * slots, abs=1e-6)
 

@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 
 from exporter.cli import main
+from exporter.kvmath.known import known
+from exporter.kvmath.model import read_model
+from exporter.kvmath.parallel import Parallelism
+from exporter.kvmath.sglang import TokenPools
+from exporter.kvmath.sglang_budget import divide, sequences_in, states_each
+from exporter.planner.layouts import Choices, engine_layout
 from exporter.planner.page import both
 
 Plan = Callable[..., dict[str, Any]]
@@ -258,6 +264,89 @@ def test_sglang(plan: Plan) -> None:
     assert told["engine"]["bytes_per_block"] == 131_072
     assert told["sequences"]["8192"]["blocks"] == [8192]
     assert told["sequences"]["8192"]["fit"] == 53
+
+
+def test_sglang_pool_of_everything(plan: Plan) -> None:
+    """Gemma 3n: a slot in all 35 layers, 2 heads x 2 x 256 x 2 bytes each, whether window or shared.
+
+    DeepSeek V3.2 on 8 GPUs: 61 latents of 1,152 and index keys of 132 bytes on every one; a draft layer
+    makes them 62. Sharing a context, two ranks have a page each: blocks of 2 tokens.
+    """
+    told = plan("google__gemma-3n-E4B-it", "--engine sglang --weights-gb 16")
+    assert told["bytes_per_token"] == 35 * 2_048
+    assert [(row["count"], row["kind"]) for row in told["layers"]] == [(35, "full")]
+    sparse = plan("deepseek-ai__DeepSeek-V3.2", "--engine sglang --gpu H200 --gpus 8 --speculative mtp")
+    assert sparse["bytes_per_token"] == 8 * 62 * (1_152 + 132)
+    assert [(row["count"], row["kind"], row["bytes_per_token"]) for row in sparse["layers"]] == [
+        (62, "mla", 8 * 1_152),
+        (62, "indexer", 8 * 132),
+    ]
+    shared = plan(LARGE, "--engine sglang --gpu H200 --gpus 8 --decode-context-parallel-size 2")
+    assert shared["engine"]["block_size"] == 2
+    assert shared["bytes_per_token"] == 327_680
+    assert shared["sequences"]["8192"]["blocks"] == [4_096]
+    assert shared["sequences"]["8192"]["bytes"] == 8_192 * 327_680 // 8
+
+
+def test_sglang_windows(plan: Plan) -> None:
+    """gpt-oss: a page goes with 0.8 window slots, 36,864 x 1.8 = 66,355.2 bytes; 8,192 tokens hold 8,192 of
+    the one and 130 of the other, and take 8,192 pages with what goes with them."""
+    told = plan(
+        "openai__gpt-oss-120b",
+        "--engine sglang --gpu-memory-gb 80 --gpu-memory-utilization 1 --weights-gb 20",
+    )
+    assert told["bytes_per_token"] == 36_864
+    assert told["engine"]["bytes_per_block"] == 66_356
+    assert [(row["count"], row["kind"], row["window_tokens"]) for row in told["layers"]] == [
+        (18, "full", 0),
+        (18, "window", 128),
+    ]
+    context = told["sequences"]["8192"]
+    assert context["bytes"] == (8_192 + 130) * 36_864
+    assert context["peak_bytes"] == 8_192 * 66_356
+    assert context["fit"] == 110  # 60e9 / 66,355.2 = 904,224 tokens / 8,192 = 110.4
+    assert "live_tokens" in {entry["signal"] for entry in told["unavailable"]}
+
+
+def test_sglang_states(plan: Plan) -> None:
+    """Qwen3-Next: 0.9 / 1.9 of 40 GB are 245 slots of 77,266,944 bytes, one of them padding; 244 // 5 = 48
+    sequences. The other 21.07 GB are 857,324 tokens: 104 of 8,192, 26 of 32,768. Without a radix cache
+    a sequence takes one slot, and tokens are the limit: 104."""
+    asked = "--engine sglang --gpu-memory-gb 200 --gpu-memory-utilization 1 --weights-gb 160"
+    asked += " --context 8192 --context 32768"
+    told = plan("Qwen__Qwen3-Next-80B-A3B-Instruct", asked)
+    assert told["state_bytes_per_sequence"] == 77_266_944
+    assert told["sequences"]["8192"]["bytes"] == 8_192 * 24_576 + 77_266_944
+    assert (told["sequences"]["8192"]["fit"], told["sequences"]["32768"]["fit"]) == (48, 26)
+    assert told["layers"][-1]["state_bytes"] * 36 == 77_266_944
+    plain = plan("Qwen__Qwen3-Next-80B-A3B-Instruct", f"{asked} --no-prefix-caching")
+    assert plain["sequences"]["8192"]["fit"] == 104
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+def test_sglang_promises_no_more_than_its_pools_hold(config: Path, prefix_caching: bool) -> None:
+    """Pages with a charge for the other pools, against the pools themselves: never more, and hardly fewer.
+
+    Its layers add up to what a token and a sequence's state take.
+    """
+    shape = read_model(json.loads(config.read_text()))
+    found = engine_layout(shape, Choices("sglang", "bfloat16", Parallelism(), prefix_caching=prefix_caching))
+    if not known(found):
+        return
+    assert isinstance(found.blocks, TokenPools)
+    kept = sum(row.count * row.bytes_per_token for row in found.layers if not row.window_tokens)
+    assert kept == found.bytes_per_token
+    assert sum(row.count * row.state_bytes for row in found.layers) == found.state_bytes_per_sequence
+    budget = 60 * 10**9
+    blocks = budget // found.block_bytes - found.reserved_blocks
+    sizes = divide(found.blocks, budget)
+    assert sizes is not None
+    for tokens in (100, 1_000, 8_192, 131_072):
+        surely = sequences_in(sizes, found.blocks, tokens, states_each(prefix_caching)[1])
+        fit = blocks // found.peak_blocks(tokens)
+        assert fit <= surely
+        assert fit >= surely * 0.97 - 1, (tokens, fit, surely)
 
 
 def test_page_has_both_units(page: Page) -> None:

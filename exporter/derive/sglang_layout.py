@@ -1,0 +1,140 @@
+"""Which layout an SGLang engine has, where several are possible, and how many sequences its pools hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from exporter.derive.inputs import Inputs
+from exporter.derive.layouts import parallelism
+from exporter.engines.sample import EngineSample
+from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.sglang import TokenPools, sequence_tokens, token_pools
+from exporter.kvmath.sglang_budget import states_each, window_share
+
+
+def pools_of(
+    sample: EngineSample, inputs: Inputs, dtype: str | Unavailable, total: int | Unavailable
+) -> TokenPools | Unavailable:
+    """The pools with a cache of ``dtype``.
+
+    Two things no page names: whether a sparse attention's fp8 latents carry scales,
+    which its kernels decide, and whether windows have a pool of their own
+    (--disable-hybrid-swa-memory).  The pool's bytes tell, where the engine reports
+    them (0.5.18 on) and ``total`` is its token count; without them records of two
+    sizes are not told apart (KV_CACHE_DTYPE), and a window pool is taken for there.
+    """
+    shape, page = inputs.model.shape, inputs.count("block_size", Reason.BLOCK_SIZE)
+    if not known(shape):
+        return shape
+    if not known(dtype):
+        return dtype
+    if inputs.flag("speculative"):
+        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers share the pool")
+    if not known(page):
+        return page
+    split = parallelism(inputs)
+    states = inputs.text("state_dtype")
+    first = token_pools(shape, dtype, page, split, state_dtype=states)
+    raw = token_pools(shape, dtype, page, split, state_dtype=states, raw_latent=True)
+    mixed = token_pools(shape, dtype, page, split, state_dtype=states, window_pool=False)
+    candidates = [found for found in (first, raw, mixed) if known(found)]
+    for found in candidates:
+        if _agrees(sample, found, total):
+            return found
+    if known(first) and known(raw) and raw != first:
+        return Unavailable(
+            Reason.KV_CACHE_DTYPE,
+            f"{dtype}: latents take {raw.full_token_bytes:,} or {first.full_token_bytes:,} bytes a token, "
+            "by the sparse attention's kernels",
+        )
+    return first
+
+
+def _agrees(sample: EngineSample, pools: TokenPools, total: int | Unavailable) -> bool:
+    told, window = sample.device_pool_bytes, sample.window_capacity_tokens
+    if not known(told) or not known(total):
+        return False
+    if pools.window_token_bytes:
+        return known(window) and pools.reported_pool_bytes(total, window) == told
+    return pools.reported_pool_bytes(total) == told
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Slots to be had: tokens, window tokens, states, and the sequences that have states already."""
+
+    tokens: int
+    window: int | Unavailable
+    slots: int | Unavailable
+    running: int | Unavailable = 0
+
+    @classmethod
+    def whole(cls, sample: EngineSample, total: int) -> Room:
+        """An empty pool of this size."""
+        return cls(total, sample.window_capacity_tokens, _some(sample.state_slots))
+
+    @classmethod
+    def left(cls, sample: EngineSample, total: int, used: int) -> Room:
+        """What is not in use; what is only cached can be had."""
+        window, taken = sample.window_capacity_tokens, sample.window_used_tokens
+        if known(window):
+            window = max(0, window - taken) if known(taken) else taken
+        return cls(max(0, total - used), window, _some(sample.state_slots), sample.running_sequences)
+
+    def stored_as(self, now: TokenPools, then: TokenPools) -> Room:
+        """The same bytes of each token pool in slots of another size, padding pages in them."""
+        page = now.page_tokens
+
+        def slots(count: int, before: int, after: int) -> int:
+            return max(0, (count + page) * before // after - page) // page * page
+
+        window = self.window
+        if known(window) and then.window_token_bytes:
+            window = slots(window, now.window_token_bytes, then.window_token_bytes)
+        if not then.full_token_bytes:
+            return replace(self, window=window)
+        rows = slots(self.tokens // now.context_ranks, now.full_token_bytes, then.full_token_bytes)
+        return replace(self, tokens=rows * now.context_ranks, window=window)
+
+
+def _some(slots: int | Unavailable) -> int | Unavailable:
+    # The gauges read 0 before the first batch.
+    return (
+        slots if not known(slots) or slots else Unavailable(Reason.NO_TRAFFIC, "no state slots reported yet")
+    )
+
+
+def room_for(pools: TokenPools, room: Room, tokens: int, prefix_caching: bool | None) -> int | Unavailable:
+    """Sequences of ``tokens`` tokens that fit in ``room``; the pool that is full first decides.
+
+    ``Unavailable(WINDOW_POOL)`` where that may be the window pool, of which a sequence
+    longer than the window holds a share that varies; NOT_REPORTED where it is the state
+    pool and nobody tells how many slots the engine sets aside for a sequence.
+    """
+    fit = room.tokens // sequence_tokens(tokens, pools.granule_tokens)
+    if pools.window_token_bytes:
+        if not known(room.window):
+            return Unavailable(
+                Reason.WINDOW_POOL, "the window pool's size is not reported (before 0.5.18) or not its use"
+            )
+        surely = room.window // window_share(pools, tokens)
+        if tokens > pools.window_tokens and surely < fit:
+            return Unavailable(
+                Reason.WINDOW_POOL, "the window pool is the limit, and a sequence's share varies"
+            )
+        fit = min(fit, surely)
+    if pools.state_bytes:
+        slots, running = room.slots, room.running
+        if not known(slots):
+            return slots
+        if not known(running):
+            return running
+        fewest, most = states_each(prefix_caching)
+        at_least, at_most = (min(fit, max(0, slots // each - running)) for each in (most, fewest))
+        if at_least != at_most:
+            return Unavailable(
+                Reason.NOT_REPORTED,
+                f"a sequence takes {fewest} to {most} of {slots} states: --mamba-radix-cache-strategy",
+            )
+        fit = at_least
+    return fit
