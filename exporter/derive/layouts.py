@@ -11,12 +11,12 @@ from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.layers import Kind
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.parallel import Parallelism
-from exporter.kvmath.sglang import TokenPools, token_pools
 from exporter.kvmath.vllm import BlockLayout, block_layout
 
 # Releases before this one laid out window mixes differently (hybrid manager off by default).
 HYBRID_LAYOUT_SINCE = (0, 10, 2)
 # The what-if figures: the two cache dtypes people choose between.
+SET_BY_HAND = Unavailable(Reason.SET_BY_HAND, "the figures set by hand hold for one cache dtype")
 WHATIF_DTYPES = ("bfloat16", "fp8")
 
 
@@ -104,18 +104,6 @@ def _agrees(sample: EngineSample, layout: BlockLayout) -> bool:
     """False where the engine's byte budget contradicts the layout; silence agrees."""
     check = budget_check(sample, layout)
     return not known(check) or check == 1.0
-
-
-def pools_plan(inputs: Inputs, dtype: str | Unavailable) -> TokenPools | Unavailable:
-    """SGLang's pools with a cache of ``dtype``."""
-    shape, page = inputs.model.shape, inputs.count("block_size", Reason.BLOCK_SIZE)
-    if not known(shape):
-        return shape
-    if not known(dtype):
-        return dtype
-    if inputs.flag("speculative"):
-        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers share the pool")
-    return token_pools(shape, dtype, page, parallelism(inputs)) if known(page) else page
 
 
 def budget_check(sample: EngineSample, layout: BlockLayout) -> float | Unavailable:

@@ -10,6 +10,9 @@ from exporter.kvmath.layers import LayerCache
 
 def show_model(inputs: Inputs, dtype: str | Unavailable, out: Notebook) -> None:
     """One step for all layers that are alike, before any engine lays them out."""
+    if (override := inputs.model.override) is not None:
+        out.show("model", f"set by hand: {', '.join(override.names)}", "config.json is not used")
+        return
     shape = inputs.model.shape
     if not known(shape) or not known(dtype):
         return

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from exporter.derive.inputs import Inputs
 from exporter.derive.layouts import parallelism
 from exporter.engines.sample import EngineSample
 from exporter.kvmath.known import Reason, Unavailable, known
+from exporter.kvmath.overrides import Override
+from exporter.kvmath.parallel import Parallelism
 from exporter.kvmath.sglang import TokenPools, sequence_tokens, token_pools
 from exporter.kvmath.sglang_budget import states_each, window_share
 
@@ -24,6 +27,8 @@ def pools_of(
     sizes are not told apart (KV_CACHE_DTYPE), and a window pool is taken for there.
     """
     shape, page = inputs.model.shape, inputs.count("block_size", Reason.BLOCK_SIZE)
+    if (override := inputs.model.override) is not None:
+        return _set_by_hand(override, page, parallelism(inputs))
     if not known(shape):
         return shape
     if not known(dtype):
@@ -48,6 +53,29 @@ def pools_of(
             "by the sparse attention's kernels",
         )
     return first
+
+
+def _set_by_hand(override: Override, page: int | Unavailable, split: Parallelism) -> TokenPools | Unavailable:
+    """One pool of the tokens' bytes, shared alike by the replica's GPUs."""
+    if (problem := override.problem) is not None:
+        return problem
+    if override.state_bytes_per_sequence or override.window_tokens:
+        return Unavailable(Reason.SET_BY_HAND, "for SGLang only bytes_per_token can be set by hand")
+    if not known(page):
+        return page
+    replica = math.ceil(override.bytes_per_token or 0)
+    device = -(-replica // split.gpus)
+    return TokenPools(
+        page_tokens=page,
+        full_token_bytes=device,
+        window_token_bytes=0,
+        window_tokens=0,
+        replica_full_token_bytes=replica,
+        replica_window_token_bytes=0,
+        bytes_per_token=replica,
+        device_bytes_per_token=replica / split.gpus,
+        first_stage_bytes=(device, 0),
+    )
 
 
 def _agrees(sample: EngineSample, pools: TokenPools, total: int | Unavailable) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from exporter import catalogue as c
 from exporter.derive.inputs import Inputs
-from exporter.derive.layouts import WHATIF_DTYPES, cache_dtype, parallelism
+from exporter.derive.layouts import SET_BY_HAND, WHATIF_DTYPES, cache_dtype, parallelism
+from exporter.derive.model_steps import show_model
 from exporter.derive.readout import Notebook
 from exporter.derive.sglang_layout import Room, pools_of, room_for
 from exporter.engines.sample import EngineSample
@@ -31,6 +32,7 @@ class TokenPool:
         self.total = (
             told if known(told) else inputs.count("max_total_num_tokens", Reason.MAX_TOTAL_NUM_TOKENS)
         )
+        show_model(inputs, self.dtype, out)
         self.pools = pools_of(sample, inputs, self.dtype, self.total)
 
     def derive(self) -> None:
@@ -206,7 +208,10 @@ class TokenPool:
         return fit, room_for(pools, Room.left(self.sample, total, self.used), context, caching)
 
     def _whatif(self) -> None:
-        pools, dtype, total, page = self.pools, self.dtype, self.total, self.page
+        pools: TokenPools | Unavailable = self.pools
+        dtype, total, page = self.dtype, self.total, self.page
+        if self.inputs.model.override is not None:
+            pools = SET_BY_HAND
         if not known(pools) or not known(dtype) or not known(total) or not known(page):
             why = next(v for v in (pools, dtype, total, page) if isinstance(v, Unavailable))
             self.out.put(c.WHATIF_MAX_SEQUENCES, why)

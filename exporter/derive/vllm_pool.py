@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from exporter import catalogue as c
 from exporter.derive.inputs import Inputs
 from exporter.derive.layouts import (
+    SET_BY_HAND,
     WHATIF_DTYPES,
     admission_blocks,
     block_plan,
@@ -55,11 +56,7 @@ class BlockPool:
     # -- what the pool is made of -------------------------------------------------
 
     def _layout(self) -> BlockLayout | Unavailable:
-        override = self.inputs.model.override
-        if override is None:
-            show_model(self.inputs, self.dtype, self.out)
-        else:
-            self.out.show("model", f"set by hand: {', '.join(override.names)}", "config.json is not used")
+        show_model(self.inputs, self.dtype, self.out)
         layout = block_plan(self.sample, self.inputs, self.dtype)
         if not known(layout):
             self.out.show("cache layout", "config.json + cache dtype + parallelism", layout)
@@ -286,7 +283,7 @@ class BlockPool:
     def _whatif(self) -> None:
         layout, dtype, blocks = self.layout, self.dtype, self.sample.num_blocks
         if known(layout) and layout.overridden:
-            layout = Unavailable(Reason.SET_BY_HAND, "the figures set by hand hold for one cache dtype")
+            layout = SET_BY_HAND
         if not known(layout) or not known(dtype) or not known(blocks):
             why = next(v for v in (layout, dtype, blocks) if isinstance(v, Unavailable))
             self.out.put(c.WHATIF_MAX_SEQUENCES, why)

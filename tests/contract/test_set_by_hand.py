@@ -31,3 +31,12 @@ def test_explain_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever reads the figures later must see that they are not the model's own."""
     assert main(["explain", "--metrics", str(PAGE), "--bytes-per-token", "131072"]) == 0
     assert "set by hand: bytes_per_token" in capsys.readouterr().out
+
+
+def test_sglang_takes_bytes_per_token(capsys: pytest.CaptureFixture[str]) -> None:
+    """The recorded Llama's 1,024 bytes a token are what the engine's own pool figure says: ratio 1."""
+    page = RECORDINGS / "sglang-0.5.23-llama-retractions" / "loaded.prom"
+    got = explain(capsys, ["--metrics", page, "--bytes-per-token", "1024"])
+    assert got.one("kvcache_used_bytes") == 2_784 * 1_024
+    assert got.one("kvcache_arithmetic_ratio") == 1
+    assert got.reason("kvcache_whatif_max_sequences") == "set_by_hand"
