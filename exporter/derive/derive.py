@@ -105,7 +105,13 @@ def _prefix(
             c.PREFIX_MATCHABLE_TOKENS, Unavailable(Reason.PREFIX_CACHING_OFF, "the engine runs without it")
         )
     else:
-        out.put(c.PREFIX_MATCHABLE_TOKENS, inputs.count("block_size", Reason.BLOCK_SIZE))
+        # Where the engine's block size is not the one its states need, it is no prefix's either.
+        wrong = out.missing.get(c.BYTES_PER_TOKEN)
+        block = inputs.count("block_size", Reason.BLOCK_SIZE)
+        out.put(
+            c.PREFIX_MATCHABLE_TOKENS,
+            wrong if wrong is not None and wrong.reason is Reason.BLOCK_SIZE else block,
+        )
 
 
 def _info(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -> Mapping[str, str]:

@@ -16,6 +16,8 @@ from exporter.kvmath.vllm import BlockLayout, block_layout
 # Releases before this one laid out window mixes differently (hybrid manager off by default).
 HYBRID_LAYOUT_SINCE = (0, 10, 2)
 # The what-if figures: the two cache dtypes people choose between.
+# From this difference on our bytes are wrong rather than rounded.
+DISPROVED_FROM = 0.01
 SET_BY_HAND = Unavailable(Reason.SET_BY_HAND, "the figures set by hand hold for one cache dtype")
 WHATIF_DTYPES = ("bfloat16", "fp8")
 
@@ -60,6 +62,11 @@ def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -
     if not known(block_tokens):
         return block_tokens
     layout = _layout(inputs, shape, dtype, block_tokens, _state_dtype(sample, inputs, shape, block_tokens))
+    if known(layout) and layout.block_tokens != block_tokens and not known(sample.capacity_tokens):
+        # Releases without the size label named the block before it was raised to hold a state.
+        return Unavailable(
+            Reason.BLOCK_SIZE, f"the engine says {block_tokens}, its states need {layout.block_tokens}"
+        )
     if known(layout) and len(layout.groups) > 1 and not known(sample.capacity_tokens):
         # The size label exists since about 0.30; without it only the release tells the layout.
         release = parse_version(inputs.text("version"))
@@ -119,22 +126,20 @@ def budget_check(sample: EngineSample, layout: BlockLayout) -> float | Unavailab
     return layout.block_bytes * blocks / budget
 
 
-def doubted(sample: EngineSample, inputs: Inputs, layout: BlockLayout) -> Unavailable | None:
-    """The engine's byte budget against our block, where an input was assumed.
+def disproved(check: float | Unavailable, inputs: Inputs) -> Unavailable | None:
+    """Why our bytes are not published: the engine's own figure is another.
 
-    With every input told by someone a mismatch is published as a ratio; with an
-    assumed one the assumption is the likelier culprit, and no bytes are.
+    ``check``: our bytes over the engine's.  The ratio itself stays, to be alerted
+    on.  An input that nobody told is the likelier culprit and is named.
     """
-    check = budget_check(sample, layout)
-    assumed = [n for n in ("tensor_parallel_size", "pipeline_parallel_size") if inputs.choices[n].assumed]
-    if not known(check) or check == 1.0 or not assumed:
+    if not known(check) or abs(check - 1.0) < DISPROVED_FROM:
         return None
-    size = f"the engine's block is {1 / check:.4g} of ours"
+    assumed = [n for n in ("tensor_parallel_size", "pipeline_parallel_size") if inputs.choices[n].assumed]
+    size = f"by the engine's own figure its bytes are {1 / check:.4g} of ours"
     if check > 1 and "tensor_parallel_size" in assumed:
         return Unavailable(Reason.TENSOR_PARALLEL_SIZE, f"{' and '.join(assumed)} assumed as 1, but {size}")
-    return Unavailable(
-        Reason.CONTRADICTION, f"{size}: another model's config.json, or {' and '.join(assumed)} is not 1"
-    )
+    also = f", or {' and '.join(assumed)} is not 1" if assumed else ""
+    return Unavailable(Reason.CONTRADICTION, f"{size}: another model's config.json or dtype{also}")
 
 
 def admission_blocks(inputs: Inputs, layout: BlockLayout) -> int | Unavailable:

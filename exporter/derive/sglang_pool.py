@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from exporter import catalogue as c
 from exporter.derive.inputs import Inputs
-from exporter.derive.layouts import SET_BY_HAND, WHATIF_DTYPES, cache_dtype, parallelism
+from exporter.derive.layouts import SET_BY_HAND, WHATIF_DTYPES, cache_dtype, disproved, parallelism
 from exporter.derive.model_steps import show_model
 from exporter.derive.readout import Notebook
 from exporter.derive.sglang_layout import Room, pools_of, room_for
@@ -34,6 +34,9 @@ class TokenPool:
         )
         show_model(inputs, self.dtype, out)
         self.pools = pools_of(sample, inputs, self.dtype, self.total)
+        self.check = self._check()
+        # What the engine's own figure disproves is not published; the ratio is.
+        self.pools = disproved(self.check, inputs) or self.pools
 
     def derive(self) -> None:
         out = self.out
@@ -79,10 +82,9 @@ class TokenPool:
             out.show("cache layout", "config.json + cache dtype + parallelism", pools)
             for metric in c.TOKEN_COST:
                 out.put(metric, pools)
-        check = self._check()
-        out.put(c.CAPACITY_BYTES, self._capacity_bytes(gpus, check == 1.0))
+        out.put(c.CAPACITY_BYTES, self._capacity_bytes(gpus, self.check == 1.0))
         out.put(c.USED_BYTES, self._used_bytes())
-        out.put(c.ARITHMETIC_RATIO, check)
+        out.put(c.ARITHMETIC_RATIO, self.check)
 
     def _capacity_bytes(self, gpus: int, checked: bool) -> int | Unavailable:
         """All pools on all GPUs: the token pools as the engine says, and the states beside them.

@@ -13,7 +13,7 @@ from exporter.derive.layouts import (
     block_plan,
     budget_check,
     cache_dtype,
-    doubted,
+    disproved,
 )
 from exporter.derive.model_steps import show_model
 from exporter.derive.readout import Notebook
@@ -35,6 +35,7 @@ class BlockPool:
         self.sample, self.inputs, self.contexts, self.out = sample, inputs, contexts, out
         self.dtype = cache_dtype(inputs)
         self.block_tokens = inputs.count("block_size", Reason.BLOCK_SIZE)
+        self.check: float | Unavailable = Unavailable(Reason.NOT_REPORTED)
         self.layout = self._layout()
         self.one_group = self._one_full_group()
         blocks = sample.num_blocks
@@ -68,7 +69,15 @@ class BlockPool:
         self.out.show(
             "one block, one GPU", "largest group's layers x page", f"{layout.block_bytes:,}", "bytes"
         )
-        return doubted(self.sample, self.inputs, layout) or layout
+        self.check = budget_check(self.sample, layout)
+        if known(self.check):
+            self.out.show(
+                "check: bytes of a block",
+                f"floor({self.sample.device_pool_bytes:,} bytes given / {layout.block_bytes:,}) "
+                f"against {self.sample.num_blocks} blocks",
+                f"{self.check:.6g}",
+            )
+        return disproved(self.check, self.inputs) or layout
 
     def _one_full_group(self) -> bool | Unavailable:
         """Whether one block id stands for ``block_tokens`` tokens of every layer."""
@@ -190,19 +199,10 @@ class BlockPool:
 
     def _checks(self) -> None:
         sample, layout, out = self.sample, self.layout, self.out
+        checks = [self.check] if known(self.check) else []
         if not known(layout):
-            out.put(c.ARITHMETIC_RATIO, layout)
+            out.put(c.ARITHMETIC_RATIO, checks[0] if checks else layout)
             return
-        checks: list[float] = []
-        budget = budget_check(sample, layout)
-        if known(budget):
-            checks.append(budget)
-            out.show(
-                "check: bytes of a block",
-                f"floor({sample.device_pool_bytes:,} bytes given / {layout.block_bytes:,}) "
-                f"against {sample.num_blocks} blocks",
-                f"{budget:.6g}",
-            )
         admission = admission_blocks(self.inputs, layout)
         if known(sample.max_concurrency) and known(sample.num_blocks) and known(admission):
             ours = capacity.concurrency(sample.num_blocks, admission)

@@ -238,10 +238,11 @@ def test_preempted_requests_of_the_preemption_run(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("name", ["llama_tp2"])
 def test_tensor_parallelism_nobody_told(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """Without the flag one GPU's block looks twice its size: the engine's byte budget
-    gives it away, and no bytes are published rather than double ones."""
+    gives it away: the ratio says 2, and no bytes are published rather than double ones."""
     here = folder(name)
     got = explain(capsys, ["--metrics", here / "loaded.prom", "--model-config", here / "config.json"])
-    for signal in ("bytes_per_token", "capacity_bytes", "used_bytes", "arithmetic_ratio"):
+    assert got.one("kvcache_arithmetic_ratio") == 2
+    for signal in ("bytes_per_token", "capacity_bytes", "used_bytes"):
         assert not got.all(f"kvcache_{signal}")
         assert got.reason(f"kvcache_{signal}") == "tensor_parallel_size"
     assert got.one("kvcache_capacity_tokens") == 19_200
