@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from exporter import catalogue as c
 from exporter.derive.readout import Readout
 from exporter.kvmath.known import Reason, Unavailable, known
-from exporter.requests.floor import decode_floor_seconds, gpu_bytes_per_second, over_floor
+from exporter.requests.floor import decode_floor_seconds, gpu_bytes_per_second, nvml_gpu_name, over_floor
 from exporter.requests.tiers import Tiers
 from exporter.requests.window import WindowItl
 
@@ -34,9 +34,10 @@ class DecodeWatch:
     """Windows and floors of one target's ranks, poll by poll."""
 
     def __init__(self, contexts: Sequence[int], gpu_bandwidth: str | None = None) -> None:
-        """``contexts``: tiers in tokens; ``gpu_bandwidth``: a GPU's name, or its bytes per second."""
+        """``contexts``: tiers in tokens; ``gpu_bandwidth``: a GPU's name, or its bytes per
+        second; without it, what NVML sees if the extra is installed."""
         self.tiers = Tiers(contexts)
-        self._bandwidth = gpu_bytes_per_second(gpu_bandwidth)
+        self._bandwidth = gpu_bytes_per_second(gpu_bandwidth or nvml_gpu_name())
         self.windows: dict[Rank, WindowItl] = {}
         self.floors: dict[Rank, Floor] = {}
 

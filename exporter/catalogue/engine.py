@@ -109,7 +109,7 @@ CAPACITY_BYTES = metric(
     "capacity_bytes",
     Group.POOL,
     (),
-    "Bytes of the KV cache pool, all GPUs of the replica.",
+    "Bytes of the KV cache pool, all GPUs of the replica (SGLang without a config: no states).",
     "engine, else arithmetic",
 )
 USED_BYTES = metric(

@@ -21,7 +21,17 @@ def show_model(inputs: Inputs, dtype: str | Unavailable, out: Notebook) -> None:
         alike[layer] = alike.get(layer, 0) + 1
     for layer, count in alike.items():
         if layer.state is not None:
-            out.show(f"model: {count} {layer.kind} layers", "the same state at any length", "-")
+            state = layer.state
+            conv = f"{state.conv_rows} x ({state.conv_width:,} + {state.groups} x {state.group_width:,})"
+            temporal = (
+                f"{state.heads} heads x {state.head_elements:,}, {state.temporal_dtype or 'model dtype'}"
+            )
+            out.show(
+                f"model: {count} {state.name} layers, the same state at any length",
+                f"convolution {conv} + temporal {temporal}",
+                f"{state.conv_elements(1)} + {state.temporal_elements(1)}",
+                "elements a layer",
+            )
             continue
         sides = f"({layer.k_dim} K + {layer.v_dim} V)" if layer.v_dim else f"{layer.k_dim}"
         heads = f"{layer.kv_heads} KV heads x " if layer.v_dim else "one vector of "

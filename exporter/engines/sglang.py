@@ -282,13 +282,18 @@ def _prefix(
     """By route where the engine labels routes, else what prefill really
     looked up (0.5.18 on), else the prompt tokens of finished requests."""
     samples = reader.samples(PREFILL, identity)
+    counted = sum(s.value for s in samples)
+    if samples and counted and not any(reader.page.get(name) for name in (PROMPT, FINISHED)):
+        # Whether requests have routes shows with the first that finishes, and a source that
+        # changed then would read as a counter reset.
+        return Unavailable(Reason.NO_TRAFFIC, "no request has finished yet")
     if samples and not _has_routes(reader.page):
         hits = {
             ("", s.labels.get("mode", "").removesuffix("_hit")): s.value
             for s in samples
             if s.labels.get("mode", "").endswith("_hit")
         }
-        return PrefixCounts({"": sum(s.value for s in samples)}, hits)
+        return PrefixCounts({"": counted}, hits)
     return _prefix_by_request(reader, identity, release)
 
 

@@ -17,6 +17,23 @@ from exporter.kvmath.known import Reason, Unavailable
 NOT_TOLD = Unavailable(Reason.GPU_BANDWIDTH, "nobody says what one GPU's memory bandwidth is")
 
 
+def nvml_gpu_name() -> str | None:
+    """The name of this machine's first GPU, where the extra `nvml` is installed and finds one."""
+    try:
+        import pynvml  # noqa: PLC0415  (optional)
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        try:
+            name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None  # no driver, or no GPU that we may see
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def gpu_bytes_per_second(said: str | None) -> float | Unavailable:
     """Memory bandwidth of one GPU; ``said``: its name, or the number as text."""
     if not said:

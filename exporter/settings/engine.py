@@ -18,7 +18,7 @@ from pydantic import (
     PositiveInt,
     field_validator,
 )
-from pydantic_settings import NoDecode
+from pydantic_settings import CliToggleFlag, NoDecode
 
 from exporter.facts import Facts
 from exporter.kvmath.known import Unavailable
@@ -47,6 +47,18 @@ class Overrides(BaseModel):
     max_model_len: PositiveInt | None = Field(default=None, description="longest context served, in tokens")
     max_num_batched_tokens: PositiveInt | None = Field(
         default=None, description="the engine's scheduling budget, in tokens"
+    )
+    decode_context_parallel_size: PositiveInt | None = Field(
+        default=None, description="ranks among which the tokens of a sequence are split"
+    )
+    no_prefix_caching: CliToggleFlag[bool] = Field(
+        default=False, description="the engine runs without a prefix cache"
+    )
+    no_hybrid_manager: CliToggleFlag[bool] = Field(
+        default=False, description="vLLM's hybrid KV cache manager is off: windows are stored in full"
+    )
+    speculative: CliToggleFlag[bool] = Field(
+        default=False, description="the engine decodes speculatively: draft layers share the pool"
     )
     bytes_per_token: NonNegativeFloat | None = Field(
         default=None, description="set by hand: cache bytes of a token, all GPUs of a replica"
@@ -89,6 +101,10 @@ class Overrides(BaseModel):
             block_size=self.block_size,
             max_model_len=self.max_model_len,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            decode_context_parallel_size=self.decode_context_parallel_size,
+            enable_prefix_caching=False if self.no_prefix_caching else None,
+            hybrid_kv_cache_manager=False if self.no_hybrid_manager else None,
+            speculative=True if self.speculative else None,
         )
 
 

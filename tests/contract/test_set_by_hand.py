@@ -40,3 +40,15 @@ def test_sglang_takes_bytes_per_token(capsys: pytest.CaptureFixture[str]) -> Non
     assert got.one("kvcache_used_bytes") == 2_784 * 1_024
     assert got.one("kvcache_arithmetic_ratio") == 1
     assert got.reason("kvcache_whatif_max_sequences") == "set_by_hand"
+
+
+def test_flags_that_no_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Gemma 2 without the hybrid manager: one group of all 6 layers, so a block is twice the recorded
+    engine's (3 layers a group), which its byte budget disproves."""
+    page = RECORDINGS / "vllm-0.32.0-gemma2"
+    arguments = ["--metrics", page / "loaded.prom", "--model-config", page / "config.json"]
+    got = explain(capsys, [*arguments, "--no-hybrid-manager", "--tensor-parallel-size", "1"])
+    assert got.one("kvcache_arithmetic_ratio") == pytest.approx(2, abs=0.001)
+    assert explain(capsys, [*arguments, "--speculative"]).reason("kvcache_bytes_per_token") == (
+        "speculative_decoding"
+    )

@@ -32,8 +32,10 @@ def test_every_series_named_in_prose_exists() -> None:
     assert not unknown
 
 
-def test_every_reason_in_the_troubleshooting_table_exists() -> None:
+def test_every_reason_is_in_the_troubleshooting_table() -> None:
     """People search the table for the word in the label."""
-    named = set(re.findall(r"reason `([a-z_]+)`", README.read_text()))
-    assert len(named) > 5
-    assert named <= {reason.value for reason in Reason}
+    rows = [line for line in README.read_text().splitlines() if line.startswith("| ")]
+    named = {word for row in rows for word in re.findall(r"`([a-z_]+)`", row.split("|")[1])}
+    inputs = {"block_size", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size", "no_engine_families"}
+    # Those tell by their name which input is missing; all others are explained.
+    assert {reason.value for reason in Reason} - inputs <= named
