@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from exporter.catalogue import CATALOGUE, RANK, Group
+from exporter.kvmath.families import FAMILIES
 from exporter.settings import COMMANDS, flags
 
 
@@ -40,7 +41,12 @@ def settings_table() -> str:
     return "\n".join([*lines, ""])
 
 
-SECTIONS = {"metrics": metric_table, "settings": settings_table}
+def model_types() -> str:
+    """Every ``model_type`` whose cache is known, in one paragraph."""
+    return ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + ".\n"
+
+
+SECTIONS = {"metrics": metric_table, "settings": settings_table, "models": model_types}
 
 
 def with_tables(text: str) -> str:
