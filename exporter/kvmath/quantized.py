@@ -54,6 +54,14 @@ def weight_bytes_per_parameter(dtype: str) -> float | Unavailable:
     return size
 
 
+def quantization_of(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The config's ``quantization_config``, or its text model's; empty where there is none."""
+    quantization = config.get("quantization_config")
+    if not quantization and isinstance(text := config.get("text_config"), Mapping):
+        quantization = text.get("quantization_config")
+    return quantization if isinstance(quantization, Mapping) else {}
+
+
 def loaded_bytes(weights: ModelWeights, config: Mapping[str, object]) -> tuple[int, str] | Unavailable:
     """(bytes in all GPUs together, what the matrices are stored as), each GPU's own copies not counted.
 
@@ -61,10 +69,8 @@ def loaded_bytes(weights: ModelWeights, config: Mapping[str, object]) -> tuple[i
     float32 checkpoint in 16 bits.  ``Unavailable(MODEL_WEIGHTS)`` for a scheme not
     known here.
     """
-    quantization = config.get("quantization_config")
-    if not quantization and isinstance(text := config.get("text_config"), Mapping):
-        quantization = text.get("quantization_config")
-    if not isinstance(quantization, Mapping) or not quantization:
+    quantization = quantization_of(config)
+    if not quantization:
         return weights.total * 2, "16 bits"
     scheme = _scheme(quantization)
     if isinstance(scheme, Unavailable):
