@@ -63,7 +63,8 @@ def model_weights(config: Mapping[str, object]) -> ModelWeights | Unavailable:
         return Unavailable(
             Reason.MODEL_WEIGHTS, f"model_type {str(model_type)[:60]!r}: parameters are not estimated"
         )
-    c = parts.Config(text)
+    given = {name: value for name, value in text.items() if value is not None}
+    c = parts.Config(text if text is config else {**rule.nested_defaults, **given})
     try:
         vision = 0
         if text is not config or "vision_config" in config:
