@@ -102,6 +102,11 @@ def _machine(settings: PlanSettings) -> Machine:
             f"--gpus {settings.gpus}: "
             f"tensor x pipeline x data parallel size is {tensor} x {stages} x {replicas}"
         )
+    if tensor % settings.decode_context_parallel_size:
+        raise ValueError(
+            f"--decode-context-parallel-size {settings.decode_context_parallel_size}: "
+            f"doesn't divide the tensor-parallel size, {tensor}"
+        )
     return Machine(
         name=gpu.name if gpu else "GPU",
         memory_bytes=round(memory * 10**9) if memory is not None else gpu.memory_bytes if gpu else 0,

@@ -100,6 +100,8 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("--gpu H300", "H200"),
         ("--gpus 3 --tensor-parallel-size 2", "--gpus 3"),
         ("--gpus 3 --pipeline-parallel-size 2", "--gpus 3"),
+        ("--gpus 4 --data-parallel-size 3", "--gpus 4"),
+        ("--gpus 8 --decode-context-parallel-size 3", "--decode-context-parallel-size 3"),
         ("--weights-dtype fp9", "--weights-dtype"),
         ("--gpu-memory-utilization 1.5", "gpu_memory_utilization"),
         ("--gpu-memory-utilization 0", "gpu_memory_utilization"),
