@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.kvmath.dtypes import spelled
+from exporter.kvmath.dtypes import element_bytes, spelled
 from exporter.kvmath.families import FAMILIES, UNCOVERED, WRAPPERS, Family
 from exporter.kvmath.families_mixed import MIXED
 from exporter.kvmath.fields import Fields, Refused, bad, unsupported
-from exporter.kvmath.known import Reason, Unavailable
+from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.layers import RECENT_TOKENS, Kind, LayerCache
 
 # Where a multimodal config keeps its decoder, in order.
@@ -24,6 +25,8 @@ _POSITIONS: Final = (
     "model_max_length",
 )
 _POSITION_LIMIT: Final = 10**9
+# Names PyTorch has beside those a cache is stored in.
+_TORCH_DTYPE: Final = re.compile(r"double|float64|u?int(8|16|32|64)|float8_e8m0fnu|float4_e2m1fn_x2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +115,16 @@ def _read(config: Mapping[str, object]) -> ModelShape:
     owned = [(depth, cache) for depth, caches in enumerate(stack.layers) for cache in caches]
     layers = tuple(cache for _, cache in owned)
     depths = tuple(depth for depth, _ in owned)
+    outer, inner = (_dtype(where) for where in (config, text))
+    schemes = [_checkpoint_cache_dtype(where) for where in (config, text)]
     one_each = depths == tuple(range(len(stack.layers)))
     return ModelShape(
         model_type=model_type,
         architectures=_architectures(config) or _architectures(text),
         layers=layers,
         max_position_tokens=_positions(text),
-        dtype=_dtype(config) or _dtype(text),
-        checkpoint_cache_dtype=family.cache_dtype
-        or _checkpoint_cache_dtype(config)
-        or _checkpoint_cache_dtype(text),
+        dtype=outer or inner,
+        checkpoint_cache_dtype=family.cache_dtype or schemes[0] or schemes[1],
         attention_heads=stack.query_heads,
         depths=() if one_each else depths,
         decoder_layers=0 if one_each else len(stack.layers),
@@ -190,17 +193,32 @@ def _architectures(config: Mapping[str, object]) -> tuple[str, ...]:
 def _positions(config: Mapping[str, object]) -> int | Unavailable:
     for name in _POSITIONS:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _POSITION_LIMIT:
-            return value
+        # A tokenizer's 10^30 stands for "no limit".
+        if value is None or (isinstance(value, int | float) and value > _POSITION_LIMIT):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise bad(f"{name}: expected a whole number, found {type(value).__name__}")
+        if value < 1:
+            raise bad(f"{name}: below 1")
+        return value
     return Unavailable(Reason.MAX_MODEL_LEN, "config names no maximum position")
 
 
 def _dtype(config: Mapping[str, object]) -> str:
+    """The dtype ``config`` names, "" for none."""
+    found = ""
     for name in ("dtype", "torch_dtype"):
         value = config.get(name)
-        if isinstance(value, str) and value:
-            return spelled(value)[:40]
-    return ""
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise bad(f"{name}: expected text, found {type(value).__name__}")
+        word = spelled(value)
+        if word in ("", "auto") or known(element_bytes(word)) or _TORCH_DTYPE.fullmatch(word):
+            found = found or word
+        else:
+            raise bad(f"{name}: not the name of a dtype")
+    return found
 
 
 def _checkpoint_cache_dtype(config: Mapping[str, object]) -> str:
@@ -212,11 +230,15 @@ def _checkpoint_cache_dtype(config: Mapping[str, object]) -> str:
     scheme the engines do not know they ignore, and so do we.
     """
     quantization = config.get("quantization_config")
+    if quantization is None:
+        return ""
     if not isinstance(quantization, Mapping):
-        return ""
+        raise bad(f"quantization_config: expected an object, found {type(quantization).__name__}")
     method = quantization.get("quant_method")
-    if not isinstance(method, str):
+    if method is None:
         return ""
+    if not isinstance(method, str):
+        raise bad(f"quantization_config: quant_method: expected text, found {type(method).__name__}")
     if method.replace("_", "-") == "compressed-tensors":
         return "fp8" if isinstance(quantization.get("kv_cache_scheme"), Mapping) else ""
     if not method.startswith("modelopt"):

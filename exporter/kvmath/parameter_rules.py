@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from exporter.kvmath import parameters as parts
@@ -36,11 +36,23 @@ class Rule:
     tied_always: bool = False
     attention_per_layer: int = 1
     modules: Modules = field(default_factory=Modules)
+    # What the configuration class takes where a multimodal model's config leaves a size out.
+    nested_defaults: Mapping[str, int] = field(default_factory=dict)
 
 
 _PLAIN: Final = Rule(parts.grouped(), parts.dense())
 _DIM_128: Final = Rule(parts.grouped(128), parts.dense())
 _DIM_256: Final = Rule(parts.grouped(256), parts.dense(), tied=True)
+# transformers' Gemma3TextConfig; the published multimodal configs name only what differs.
+_GEMMA3: Final = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+}
 _MIXTRAL: Final = Rule(parts.grouped(), parts.experts(("num_local_experts",), ("intermediate_size",)))
 _DEEPSEEK_MOE: Final = parts.experts(
     ("n_routed_experts",),
@@ -85,7 +97,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "hunyuan_v1_dense": _PLAIN,
     "gemma": _DIM_256,
     "gemma2": _DIM_256,
-    "gemma3_text": _DIM_256,
+    "gemma3_text": replace(_DIM_256, nested_defaults=_GEMMA3),
     "gpt2": Rule(
         parts.grouped(kv_names=()),
         parts.dense(("n_inner",), matrices=2),

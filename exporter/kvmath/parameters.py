@@ -14,11 +14,12 @@ LAYER_LIMIT: Final = 10_000
 
 
 class Refused(Exception):
-    """A field that is missing or malformed; never leaves this module."""
+    """A field that is missing or ``malformed``; becomes the ``Unavailable`` of ``model_weights``."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, malformed: bool = False) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.malformed = malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Config:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LIMIT:
-                raise Refused(f"{name}: not a size")
+                # A list may well be meant: one value per layer, which is not counted here.
+                raise Refused(f"{name}: not a size", malformed=not isinstance(value, list))
             return value
         if default is None:
             raise Refused(f"{names[0]}: missing")

@@ -33,17 +33,29 @@ WEIGHT_BYTES: Final[Mapping[str, float]] = {
     "mxfp4": 0.5 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
 }
+# Of ModelOpt's algorithms: nvfp4 has a byte of scale per group of 16.
+_MIXED_BYTES: Final[Mapping[str, float]] = {"FP8": 1, "NVFP4": 0.5 + 1 / 16, "W4A16_NVFP4": 0.5 + 1 / 16}
+_PLAIN_BYTES: Final = 2  # of a parameter nobody quantized
 _LAYER_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """How matrices are stored: bytes per parameter, and which are left alone."""
+    """How matrices are stored: bytes per parameter of a module by its name, and of the output head."""
 
     name: str
-    bytes_per_parameter: float
-    ignored: Callable[[str], bool]
-    experts_only: bool = False
+    bytes_of: Callable[[str], float]
+    head_bytes: float = _PLAIN_BYTES
+
+
+def _uniform(name: str, size: float, ignored: Callable[[str], bool], experts_only: bool = False) -> _Scheme:
+    """All matrices but those ignored, or the experts alone, take ``size`` bytes per parameter."""
+
+    def bytes_of(module: str) -> float:
+        alone = ignored(module) or (experts_only and ".experts." not in module)
+        return _PLAIN_BYTES if alone else size
+
+    return _Scheme(name, bytes_of)
 
 
 def weight_bytes_per_parameter(dtype: str) -> float | Unavailable:
@@ -54,6 +66,14 @@ def weight_bytes_per_parameter(dtype: str) -> float | Unavailable:
     return size
 
 
+def quantization_of(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The config's ``quantization_config``, or its text model's; empty where there is none."""
+    quantization = config.get("quantization_config")
+    if not quantization and isinstance(text := config.get("text_config"), Mapping):
+        quantization = text.get("quantization_config")
+    return quantization if isinstance(quantization, Mapping) else {}
+
+
 def loaded_bytes(weights: ModelWeights, config: Mapping[str, object]) -> tuple[int, str] | Unavailable:
     """(bytes in all GPUs together, what the matrices are stored as), each GPU's own copies not counted.
 
@@ -61,16 +81,14 @@ def loaded_bytes(weights: ModelWeights, config: Mapping[str, object]) -> tuple[i
     float32 checkpoint in 16 bits.  ``Unavailable(MODEL_WEIGHTS)`` for a scheme not
     known here.
     """
-    quantization = config.get("quantization_config")
-    if not quantization and isinstance(text := config.get("text_config"), Mapping):
-        quantization = text.get("quantization_config")
-    if not isinstance(quantization, Mapping) or not quantization:
+    quantization = quantization_of(config)
+    if not quantization:
         return weights.total * 2, "16 bits"
     scheme = _scheme(quantization)
     if isinstance(scheme, Unavailable):
         return scheme
-    plain = weights.embedding + weights.head + weights.vision
-    stored = 0.0
+    plain = weights.embedding + weights.vision
+    stored = weights.head * scheme.head_bytes
     for number, layer in enumerate(weights.layers):
         plain += layer.router
         dense = weights.shared_module if layer.experts else "mlp"
@@ -82,11 +100,8 @@ def loaded_bytes(weights: ModelWeights, config: Mapping[str, object]) -> tuple[i
             ),
             (layer.experts, f"model.layers.{number}.{weights.expert_module}.0.down_proj"),
         ):
-            if scheme.ignored(name) or (scheme.experts_only and ".experts." not in name):
-                plain += count
-            else:
-                stored += count * scheme.bytes_per_parameter
-    return plain * 2 + math.ceil(stored), scheme.name
+            stored += count * scheme.bytes_of(name)
+    return plain * _PLAIN_BYTES + math.ceil(stored), scheme.name
 
 
 def _scheme(quantization: Mapping[str, object]) -> _Scheme | Unavailable:
@@ -101,23 +116,54 @@ def _scheme(quantization: Mapping[str, object]) -> _Scheme | Unavailable:
                 scale = 4 / (rows * columns)
             case _:
                 scale = 0
-        return _Scheme("fp8", 1 + scale, ignored)
+        return _uniform("fp8", 1 + scale, ignored)
     if method in ("awq", "gptq"):
         bits, group = _whole(quantization.get("bits")), _whole(quantization.get("group_size"))
         if bits in (2, 3, 4, 8):
             # A 16-bit scale and a zero point of the weight's own width per group.
             scale = (2 + bits / 8) / group if group > 0 else 0
-            return _Scheme(f"{method} {bits} bits", bits / 8 + scale, ignored)
+            return _uniform(f"{method} {bits} bits", bits / 8 + scale, ignored)
     if method == "mxfp4":
-        return _Scheme("mxfp4 experts", 0.5 + 1 / 32, ignored, experts_only=True)
+        return _uniform("mxfp4 experts", 0.5 + 1 / 32, ignored, experts_only=True)
     if method.startswith("modelopt"):
         algorithm = next((place[k] for place in places for k in ("quant_algo",) if place.get(k)), "")
+        if algorithm == "MIXED_PRECISION":
+            return _mixed(places)
         size = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}.get(str(algorithm).lower())
         if size is not None:
-            return _Scheme(str(algorithm).lower(), size, ignored)
+            return _uniform(str(algorithm).lower(), size, ignored)
     if method == "compressed-tensors":
         return _compressed(quantization, ignored)
     return Unavailable(Reason.MODEL_WEIGHTS, f"quant_method {method[:40]!r}: bytes per weight not known")
+
+
+def _mixed(places: tuple[Mapping[str, object], ...]) -> _Scheme | Unavailable:
+    """ModelOpt's MIXED_PRECISION: ``quantized_layers`` names the algorithm of each matrix; the rest is plain.
+
+    A part of a layer is counted in one piece, so it goes by the matrices in it: small
+    ones that are left alone beside them (a gate's, a convolution) count as they do.
+    """
+    listed = next((place["quantized_layers"] for place in places if place.get("quantized_layers")), None)
+    sizes: dict[str, float] = {}
+    for name, how in listed.items() if isinstance(listed, Mapping) else ():
+        algorithm = how.get("quant_algo") if isinstance(how, Mapping) else None
+        size = _MIXED_BYTES.get(str(algorithm).upper())
+        if not isinstance(name, str) or size is None:
+            return Unavailable(Reason.MODEL_WEIGHTS, "quantized_layers: an algorithm of unknown width")
+        module = _without_wrapper(name)
+        around, _, last = module.rpartition(".")
+        # A mixer or MLP goes by its matrices; what holds a whole part (experts, a layer) tells nothing.
+        inside = around.count(".") >= 3 and "expert" not in last
+        for part in (module, around) if inside else (module,):
+            if sizes.setdefault(part, size) != size:
+                return Unavailable(Reason.MODEL_WEIGHTS, "quantized_layers: different widths in one part")
+    if not sizes:
+        return Unavailable(Reason.MODEL_WEIGHTS, "quantized_layers: missing")
+
+    def bytes_of(module: str) -> float:
+        return next((sizes[part] for part in _parents(module) if part in sizes), _PLAIN_BYTES)
+
+    return _Scheme("mixed precision", bytes_of, sizes.get("lm_head", _PLAIN_BYTES))
 
 
 def _compressed(quantization: Mapping[str, object], ignored: Callable[[str], bool]) -> _Scheme | Unavailable:
@@ -134,7 +180,7 @@ def _compressed(quantization: Mapping[str, object], ignored: Callable[[str], boo
     if len(sizes) != 1:
         return Unavailable(Reason.MODEL_WEIGHTS, "config_groups: none, or of different widths")
     bits, size_bytes = sizes.pop()
-    return _Scheme(f"compressed-tensors {bits} bits", size_bytes, ignored)
+    return _uniform(f"compressed-tensors {bits} bits", size_bytes, ignored)
 
 
 def _whole(value: object) -> int:

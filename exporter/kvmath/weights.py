@@ -53,7 +53,8 @@ def model_weights(config: Mapping[str, object]) -> ModelWeights | Unavailable:
     """The parameters ``config`` describes, draft and MTP layers left out.
 
     Never raises.  ``Unavailable(MODEL_WEIGHTS)`` for families that are not
-    counted here and for configs that lack a size.
+    counted here and for configs that lack a size, ``BAD_MODEL_CONFIG`` where a
+    size is no number; the detail names the field.
     """
     text = _decoder(config)
     model_type = text.get("model_type")
@@ -62,7 +63,8 @@ def model_weights(config: Mapping[str, object]) -> ModelWeights | Unavailable:
         return Unavailable(
             Reason.MODEL_WEIGHTS, f"model_type {str(model_type)[:60]!r}: parameters are not estimated"
         )
-    c = parts.Config(text)
+    given = {name: value for name, value in text.items() if value is not None}
+    c = parts.Config(text if text is config else {**rule.nested_defaults, **given})
     try:
         vision = 0
         if text is not config or "vision_config" in config:
@@ -75,7 +77,8 @@ def model_weights(config: Mapping[str, object]) -> ModelWeights | Unavailable:
             vision = found
         return _counted(rule, c, _tied(rule, config, text), vision)
     except parts.Refused as problem:
-        return Unavailable(Reason.MODEL_WEIGHTS, problem.detail)
+        reason = Reason.BAD_MODEL_CONFIG if problem.malformed else Reason.MODEL_WEIGHTS
+        return Unavailable(reason, problem.detail)
 
 
 def _decoder(config: Mapping[str, object]) -> Mapping[str, object]:

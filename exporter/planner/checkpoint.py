@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from exporter.kvmath.known import Unavailable, known
-from exporter.kvmath.quantized import loaded_bytes, weight_bytes_per_parameter
+from exporter.kvmath.quantized import loaded_bytes, quantization_of, weight_bytes_per_parameter
 from exporter.kvmath.weights import ModelWeights, model_weights
 from exporter.sources.files import UnreadableError, read_json_object
 from exporter.sources.weights import StoredWeights, stored_weights
@@ -40,6 +40,7 @@ class Weights:
     how: str
     parameters: int | Unavailable
     active_parameters: int | Unavailable
+    quantized: bool = False  # the checkpoint's matrices are narrower than 16 bits already
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,13 @@ def weights_of(checkpoint: Checkpoint, gigabytes: float | None, dtype: str | Non
 
     Raises ``ValueError`` for a dtype nobody uses.
     """
+    found = _weights(checkpoint, gigabytes, dtype)
+    # A --weights-dtype is what the user makes of the checkpoint, whatever it was.
+    quantized = dtype is None and bool(quantization_of(checkpoint.config))
+    return replace(found, quantized=quantized) if known(found) else found
+
+
+def _weights(checkpoint: Checkpoint, gigabytes: float | None, dtype: str | None) -> Weights | Unavailable:
     counted = _counted(checkpoint.config)
     active = counted.active if known(counted) else counted
     if gigabytes is not None:

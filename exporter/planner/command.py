@@ -28,6 +28,8 @@ def run(settings: PlanSettings) -> int:
         raise ValueError(f"{checkpoint.location}: {shape.detail}")
     asked = replace(asked, in_flight_tokens=asked.in_flight_tokens or default_in_flight(checkpoint.config))
     weights = weights_of(checkpoint, settings.weights_gb, settings.weights_dtype)
+    if isinstance(weights, Unavailable) and weights.reason is Reason.BAD_MODEL_CONFIG:
+        raise ValueError(f"{checkpoint.location}: {weights.detail}")
     found = answer(asked, shape, weights)
     _print(as_json(found) + "\n" if settings.output == "json" else as_text(found, str(checkpoint.location)))
     if not known(shape):

@@ -23,6 +23,7 @@ from exporter.kvmath.sglang_formats import state_bytes
 from exporter.kvmath.sglang_pools import roles
 from exporter.kvmath.vllm import BlockLayout, block_layout, default_block_tokens
 from exporter.kvmath.vllm_pages import stored_dtype
+from exporter.planner.names import draft_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,8 @@ def engine_layout(shape: ModelShape | Unavailable, choices: Choices) -> EngineLa
         return _by_hand(choices)
     if not known(shape):
         return shape
+    if (problem := draft_problem(choices.engine, choices.speculative, bool(shape.draft_layers))) is not None:
+        return problem
     dtype = resolve_cache_dtype(choices.kv_cache_dtype, "auto", shape)
     if not known(dtype):
         return dtype

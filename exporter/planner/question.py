@@ -9,6 +9,7 @@ from exporter.kvmath.known import Reason, Unavailable
 from exporter.kvmath.overrides import Override
 from exporter.kvmath.parallel import Parallelism
 from exporter.planner.layouts import Choices
+from exporter.planner.names import cache_dtype, draft_method
 from exporter.planner.settings import PlanSettings
 
 DEFAULT_GPU = "H100"
@@ -41,6 +42,7 @@ class Question:
     price_per_hour: float | Unavailable  # of one replica, in dollars
     contexts: tuple[int, ...]
     sequences: int  # of one replica; 0: not asked
+    all_sequences: int  # over all replicas; 0: not asked
     shared_prefix_tokens: int
     in_flight_tokens: int  # 0: the engine's default for the model
     max_model_len: int  # 0: the config's
@@ -49,21 +51,24 @@ class Question:
 def question(settings: PlanSettings) -> Question:
     """``settings`` made definite.  Raises ``ValueError`` where two of them contradict each other."""
     machine = _machine(settings)
+    if settings.weights_gb is not None and settings.weights_dtype is not None:
+        raise ValueError("--weights-gb and --weights-dtype: either the size or how it is counted")
+    override = Override(settings.bytes_per_token, settings.state_bytes_per_sequence, settings.window_tokens)
+    if override.names and (problem := override.problem) is not None:
+        raise ValueError(problem.detail)
     price = settings.price_per_hour
     return Question(
         machine=machine,
         choices=Choices(
             engine=settings.engine,
-            kv_cache_dtype=settings.kv_cache_dtype,
+            kv_cache_dtype=cache_dtype(settings.kv_cache_dtype),
             parallelism=machine.parallelism,
             block_tokens=settings.block_size or 0,
             hybrid_manager=not settings.no_hybrid_manager,
             prefix_caching=not settings.no_prefix_caching,
-            speculative=settings.speculative,
+            speculative=draft_method(settings.speculative),
             max_model_len=settings.max_model_len or 0,
-            override=Override(
-                settings.bytes_per_token, settings.state_bytes_per_sequence, settings.window_tokens
-            ),
+            override=override,
         ),
         utilization=settings.gpu_memory_utilization,
         overhead_bytes=round(settings.overhead_gb * 10**9),
@@ -73,6 +78,7 @@ def question(settings: PlanSettings) -> Question:
         contexts=tuple(sorted(set(settings.context))),
         # The busiest replica gets the remainder.
         sequences=-(-settings.sequences // machine.replicas) if settings.sequences else 0,
+        all_sequences=settings.sequences or 0,
         shared_prefix_tokens=settings.shared_prefix,
         in_flight_tokens=settings.max_num_batched_tokens or 0,
         max_model_len=settings.max_model_len or 0,
@@ -95,6 +101,11 @@ def _machine(settings: PlanSettings) -> Machine:
         raise ValueError(
             f"--gpus {settings.gpus}: "
             f"tensor x pipeline x data parallel size is {tensor} x {stages} x {replicas}"
+        )
+    if tensor % settings.decode_context_parallel_size:
+        raise ValueError(
+            f"--decode-context-parallel-size {settings.decode_context_parallel_size}: "
+            f"doesn't divide the tensor-parallel size, {tensor}"
         )
     return Machine(
         name=gpu.name if gpu else "GPU",

@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change and how many sequences of ``tokens`` tokens one replica then holds."""
+    """One change and how many sequences of ``tokens`` tokens all replicas together then hold."""
 
     tokens: int
     kind: Kind
@@ -41,7 +41,10 @@ class Remedy:
 
 
 def remedies(answer: Answer) -> tuple[Remedy, ...]:
-    """For every context the model serves at which the sequences wanted don't fit."""
+    """For every context the model serves at which the sequences wanted don't fit.
+
+    A change after which no more of them fit than before is left out.
+    """
     # Without the model's shape (a cache set by hand) there is nothing to vary.
     if not known(answer.shape) or not known(answer.layout) or answer.question.choices.override.names:
         return ()
@@ -64,26 +67,31 @@ class _Others:
         self._eight = self._fp8()
         self._wider: dict[int, EngineLayout | Unavailable] = {}
         self._halved = self._half_the_heads()
+        # Nobody said how many: one for each replica.
+        self._wanted = self._asked.all_sequences or self._asked.machine.replicas
 
     def for_context(self, context: ContextPlan) -> Iterator[Remedy]:
         """What helps at one context, in the order people try it."""
         tokens, weights = context.tokens, self._answer.weights
+        replicas, now = self._asked.machine.replicas, context.fit_sharing
 
         def remedy(kind: Kind, change: str, fit: int | Unavailable) -> Iterator[Remedy]:
-            if known(fit):
-                yield Remedy(tokens, kind, change, fit, fit >= self._answer.wanted)
+            if known(fit) and known(now) and fit > now:
+                yield Remedy(tokens, kind, change, fit * replicas, fit >= self._answer.wanted)
 
         if self._eight is not None:
             fit = fit_with(self._asked, self._eight, weights, tokens)
             yield from remedy(Kind.FP8_CACHE, "--kv-cache-dtype fp8", fit)
-        if known(weights) and known(weights.parameters) and weights.parameters < weights.bytes:
-            lighter = replace(weights, bytes=weights.parameters)
+        # What is quantized already is in 8 bits or fewer; only embedding, output and scales take more.
+        if known(weights) and known(weights.parameters) and not weights.quantized:
+            lighter = replace(weights, bytes=min(weights.bytes, weights.parameters))
             fit = fit_with(self._asked, self._layout, lighter, tokens)
             yield from remedy(Kind.FP8_WEIGHTS, "--weights-dtype fp8", fit)
         yield from self._shorter(context)
-        if (found := self._more_gpus(tokens)) is not None:
+        if known(now) and (found := self._more_gpus(tokens)) is not None:
             machine, fit = found
-            yield from remedy(Kind.MORE_GPUS, f"{machine.gpus} x {machine.name}", fit)
+            if fit > now * replicas:
+                yield Remedy(tokens, Kind.MORE_GPUS, _spread(machine), fit, fit >= self._wanted)
         if (found := self._other_gpu(tokens)) is not None:
             machine, fit = found
             yield from remedy(Kind.OTHER_GPU, f"{machine.gpus} x {machine.name}", fit)
@@ -109,18 +117,24 @@ class _Others:
             prefix = shortest_prefix(self._layout, pool.usable_blocks, wanted, tokens)
             if prefix:
                 change = f"{prefix:,} of {tokens:,} tokens shared by all"
-                yield Remedy(tokens, Kind.SHARED_PREFIX, change, wanted, True)
+                yield Remedy(tokens, Kind.SHARED_PREFIX, change, wanted * self._asked.machine.replicas, True)
         shared = context.sharing.prefix_tokens
         cap = longest_context(self._layout, pool.usable_blocks, wanted, shared, tokens)
         if cap > shared:
-            yield Remedy(tokens, Kind.CONTEXT_CAP, f"at most {cap:,} tokens", wanted, True)
+            change, fit = f"at most {cap:,} tokens", wanted * self._asked.machine.replicas
+            yield Remedy(tokens, Kind.CONTEXT_CAP, change, fit, True)
 
     def _more_gpus(self, tokens: int) -> tuple[Machine, int] | None:
-        """The smallest tensor-parallel size at which it fits, else the largest there is."""
-        machine, found = self._asked.machine, None
-        split = machine.parallelism
+        """The fewest GPUs on which all sequences fit, and how many do; else what holds the most.
+
+        A model is spread wider, which leaves more of a GPU beside the weights; or
+        copied, which keeps K and V from being copied within a replica (latents are on
+        every rank).
+        """
+        machine, split = self._asked.machine, self._asked.machine.parallelism
+        found: list[tuple[Machine, int]] = []
         tensor = split.tensor
-        while (tensor := tensor * 2) * split.pipeline <= MAX_GPUS:
+        while (most := MAX_GPUS // (tensor * split.pipeline)) > 0:
             wider = replace(machine, parallelism=replace(split, tensor=tensor))
             if tensor not in self._wider:
                 choices = replace(self._choices, parallelism=wider.parallelism)
@@ -128,10 +142,18 @@ class _Others:
             fit = fit_with(self._asked, self._wider[tensor], self._answer.weights, tokens, wider)
             if not known(fit):
                 break
-            found = (wider, fit)
-            if fit >= self._answer.wanted:
-                break
-        return found
+            tensor *= 2
+            if fit:
+                replicas = max(machine.replicas, min(most, -(-self._wanted // fit)))
+                wider = replace(wider, replicas=replicas)
+                if machine.gpus < wider.gpus <= MAX_GPUS:
+                    found.append((wider, fit * replicas))
+
+        def order(one: tuple[Machine, int]) -> tuple[int, int, int]:
+            wider, fit = one
+            return (0, wider.gpus, -fit) if fit >= self._wanted else (1, -fit, wider.gpus)
+
+        return min(found, key=order, default=None)
 
     def _other_gpu(self, tokens: int) -> tuple[Machine, int] | None:
         """As many of the smallest larger GPU at which it fits, else of the largest."""
@@ -164,3 +186,11 @@ class _Others:
             replace(layer, kv_heads=layer.kv_heads // 2) if layer.kv_heads > 1 else layer for layer in layers
         )
         return heads // 2, engine_layout(replace(self._shape, layers=fewer), self._choices)
+
+
+def _spread(machine: Machine) -> str:
+    """The GPUs, and how they are divided where there is more than one replica."""
+    told = f"{machine.gpus} x {machine.name}"
+    if machine.replicas == 1:
+        return told
+    return f"{told}, {machine.replicas} replicas of {machine.parallelism.gpus}"

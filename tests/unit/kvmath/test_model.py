@@ -306,8 +306,8 @@ def test_every_wrapper_leads_to_a_family() -> None:
         ({"quant_method": "modelopt_fp4", "kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
         ({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "NVFP4"}}, "nvfp4"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": "SOMETHING"}, ""),
-        ({"quant_method": 3}, ""),
-        ("fp8", ""),
+        ({"quant_method": None}, ""),
+        (None, ""),
     ],
 )
 def test_checkpoint_cache_dtype(quantization: object, expected: str) -> None:
@@ -329,7 +329,10 @@ def test_length_and_dtype_are_optional() -> None:
     shape = read(config)
     assert isinstance(shape.max_position_tokens, Unavailable)
     assert shape.dtype == ""
-    assert read({**config, "dtype": "torch.float16", "max_position_embeddings": "4096"}).dtype == "float16"
+    assert read({**config, "dtype": "torch.float16"}).dtype == "float16"
+    # "auto" and a null name none; the tokenizer's 10^30 is no length.
+    assert read({**config, "dtype": None, "torch_dtype": "auto"}).dtype == "auto"
+    assert isinstance(read({**config, "model_max_length": 10**30}).max_position_tokens, Unavailable)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +340,18 @@ def test_length_and_dtype_are_optional() -> None:
     [
         ({"model_type": None}, "model_type"),
         ({"model_type": 7}, "model_type"),
+        ({"torch_dtype": 5}, "torch_dtype"),
+        ({"torch_dtype": "float99"}, "torch_dtype"),
+        ({"dtype": {"text": "bfloat16"}}, "dtype"),
+        ({"max_position_embeddings": "a"}, "max_position_embeddings"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings"),
+        ({"max_position_embeddings": 4096.5}, "max_position_embeddings"),
+        ({"max_position_embeddings": float("nan")}, "max_position_embeddings"),
+        ({"max_position_embeddings": [4096]}, "max_position_embeddings"),
+        ({"quantization_config": [1]}, "quantization_config"),
+        ({"quantization_config": "fp8"}, "quantization_config"),
+        ({"quantization_config": {"quant_method": 3}}, "quant_method"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"num_hidden_layers": "32"}, "num_hidden_layers"),
         ({"num_hidden_layers": 32.0}, "num_hidden_layers"),

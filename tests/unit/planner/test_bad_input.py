@@ -38,6 +38,12 @@ def refused(capsys: pytest.CaptureFixture[str], path: Path, *flags: str) -> str:
         ({"num_key_value_heads": {"a": 1}}, "num_key_value_heads"),
         ({"hidden_size": "4096", "head_dim": None}, "hidden_size"),
         ({"head_dim": -128}, "head_dim"),
+        ({"torch_dtype": 5}, "torch_dtype"),
+        ({"torch_dtype": "float99"}, "torch_dtype"),
+        ({"max_position_embeddings": "a"}, "max_position_embeddings"),
+        ({"quantization_config": [1]}, "quantization_config"),
+        ({"vocab_size": "128256"}, "vocab_size"),  # a weight's, not the cache's
+        ({"intermediate_size": {}}, "intermediate_size"),
         ({"model_type": None}, "model_type"),
         ({"model_type": ["llama"]}, "model_type"),
         ({"text_config": "nested"}, "text_config"),
@@ -94,6 +100,8 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("--gpu H300", "H200"),
         ("--gpus 3 --tensor-parallel-size 2", "--gpus 3"),
         ("--gpus 3 --pipeline-parallel-size 2", "--gpus 3"),
+        ("--gpus 4 --data-parallel-size 3", "--gpus 4"),
+        ("--gpus 8 --decode-context-parallel-size 3", "--decode-context-parallel-size 3"),
         ("--weights-dtype fp9", "--weights-dtype"),
         ("--gpu-memory-utilization 1.5", "gpu_memory_utilization"),
         ("--gpu-memory-utilization 0", "gpu_memory_utilization"),
@@ -107,6 +115,12 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("--price-per-hour -3", "price_per_hour"),
         ("--tensor-parallel-size 0", "tensor_parallel_size"),
         ("--kv-cache-dtype b/f", "kv_cache_dtype"),
+        ("--kv-cache-dtype fp8e4m3", "fp8_e4m3"),
+        ("--kv-cache-dtype fp9", "--kv-cache-dtype 'fp9'"),
+        ("--speculative zzz", "--speculative 'zzz'"),
+        ("--speculative eagl3", "eagle3"),
+        ("--window-tokens 512", "window_tokens: needs bytes_per_token"),
+        ("--weights-gb 16 --weights-dtype fp8", "--weights-dtype"),
     ],
 )
 def test_bad_flags(capsys: pytest.CaptureFixture[str], flags: str, word: str) -> None:
@@ -129,7 +143,6 @@ def test_usage(capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ("--kv-cache-dtype fp9", "kv_cache_dtype"),
         ("--tensor-parallel-size 3", "tensor_parallel_size"),
         ("--pipeline-parallel-size 64", "pipeline_parallel_size"),
     ],

@@ -240,6 +240,52 @@ def test_what_a_remedy_says_is_true(plan: Plan) -> None:
     assert plan(SMALL, f"{base} --context 8192 --gpus 2")["fits"] is True
 
 
+def test_more_gpus_may_be_replicas(plan: Plan) -> None:
+    """Every rank holds DeepSeek-V3's whole latent, so wider replicas waste GPUs: copies need the fewest.
+
+    19 fit in 8 GPUs, and 50 are asked for: 3 x 19 = 57 in 24; 38 in 16 would be too few,
+    and so is one replica of 16.
+    """
+    model, asked = "deepseek-ai__DeepSeek-V3", "--gpu H200 --sequences 50 --context 32768"
+    told = plan(model, f"{asked} --gpus 8")
+    assert told["sequences"]["32768"]["fit"] == 19
+    remedies = {r["remedy"]: r for r in told["remedies"]}
+    assert remedies["more_gpus"] == {
+        "context": 32768,
+        "remedy": "more_gpus",
+        "change": "24 x H200, 3 replicas of 8",
+        "fit": 57,
+        "fits": True,
+    }
+    eight = f"{asked} --tensor-parallel-size 8"
+    assert plan(model, f"{eight} --data-parallel-size 3")["fits"] is True
+    assert plan(model, f"{eight} --data-parallel-size 2")["fits"] is False
+    assert plan(model, f"{asked} --tensor-parallel-size 16")["fits"] is False
+    # The checkpoint is in fp8 already.
+    assert "fp8_weights" not in remedies
+    # The same with two replicas to begin with: figures of remedies are for all of them.
+    two = {r["remedy"]: r for r in plan(model, f"{eight} --data-parallel-size 2")["remedies"]}
+    assert (two["more_gpus"]["change"], two["more_gpus"]["fit"]) == ("24 x H200, 3 replicas of 8", 57)
+    assert two["fp8_cache"]["fit"] == 2 * remedies["fp8_cache"]["fit"]
+
+
+def test_more_gpus_than_there_are(plan: Plan) -> None:
+    """64 GPUs are the most that is proposed; what holds the most of them is said not to be enough."""
+    told = plan(SMALL, "--gpu H100 --context 131072 --sequences 5000")
+    (remedy,) = [r for r in told["remedies"] if r["remedy"] == "more_gpus"]
+    assert remedy["change"].startswith("64 x H100")
+    assert remedy["fits"] is False
+
+
+@pytest.mark.parametrize("config", [SMALL, "deepseek-ai__DeepSeek-V3", "Qwen__Qwen3-8B-FP8"])
+def test_no_remedy_changes_nothing(plan: Plan, config: str) -> None:
+    """Whatever is proposed, more sequences fit than before."""
+    told = plan(config, "--gpu H100 --context 4096 32768 --sequences 3000")
+    assert told["remedies"]
+    for remedy in told["remedies"]:
+        assert remedy["fit"] > told["sequences"][str(remedy["context"])]["fit"]
+
+
 def test_no_prefix_caching_shares_nothing(plan: Plan) -> None:
     """Without the prefix cache every sequence keeps its own copy."""
     told = plan(SMALL, "--context 8192 --shared-prefix 4096 --sequences 8 --no-prefix-caching")

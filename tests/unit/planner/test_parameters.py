@@ -40,7 +40,7 @@ def test_how_many_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """The rest is withheld: it must not silently become most of them."""
     with capsys.disabled():
         print(f"\nparameters within 1 %: {len(COUNTED)} counted, {len(BUILT) - len(COUNTED)} withheld")
-    assert len(COUNTED) >= 122
+    assert len(COUNTED) >= 123
     for name in BUILT.keys() - set(COUNTED):
         found = model_weights(config_of(name))
         assert isinstance(found, Unavailable)
@@ -80,6 +80,12 @@ def bytes_of(name: str) -> int:
         # 60 x 384 x 3 x 7168 x 2048 = 1,014.7 billion in experts of 4 bits and a 16-bit scale per 32,
         # 570.8 GB, and 12.2 billion others in 16 bits, 24.4 GB.
         ("moonshotai__Kimi-K2.6.json", 595.1e9),
+        # Gemma 3's class default of 262,208 tokens: 27,432,406,640 parameters as vLLM builds it, in 16 bits.
+        ("google__gemma-3-27b-it.json", 54.86e9),
+        # nvfp4 (9/16 of a byte): MLPs 64 x 3 x 5120 x 17408, head 248320 x 5120: 9,626 + 715 million bytes.
+        # fp8: 16 x 104,857,600 of attention and 48 x 115,875,840 of delta nets: 7,240 million.
+        # 16 bits: the embedding, 2,543 million, and the vision tower of 458.6 million parameters, 917.
+        ("nvidia__Qwen3.6-27B-NVFP4.json", 21.041e9),
         ("Qwen__Qwen3-8B-FP8.json", 9.44e9),  # 6.95B matrices in fp8, 1.24B embedding and output in 16 bits
     ],
 )
@@ -133,11 +139,42 @@ def test_schemes(quantization: dict[str, object], bytes_each: float) -> None:
     assert loaded[0] == pytest.approx(2 * embedding + bytes_each * (weights.total - embedding), rel=1e-9)
 
 
+def test_mixed_precision_goes_by_module() -> None:
+    """Only the matrices named are narrower: layer 0's MLP in fp8 (1 byte less each), a whole MLP in nvfp4.
+
+    Llama 8B: an MLP has 3 x 4096 x 14336 parameters; nothing is said about attention.
+    """
+    name = "meta-llama__Llama-3.1-8B-Instruct.json"
+    named = {f"model.layers.0.mlp.{part}_proj": {"quant_algo": "FP8"} for part in ("gate", "up", "down")}
+    quantization = {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {**named, "model.layers.1.mlp": {"quant_algo": "NVFP4"}},
+    }
+    weights, one = counted(name), 3 * 4096 * 14336
+    loaded = loaded_bytes(weights, {**config_of(name), "quantization_config": quantization})
+    assert loaded == (2 * weights.total - one - (2 * 16 - 9) * one // 16, "mixed precision")
+
+
 @pytest.mark.parametrize(
     "quantization",
     [
         {"quant_method": "bitsandbytes", "load_in_4bit": True},
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": ["lm_head"]},
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {"lm_head": {"quant_algo": "INT3"}},
+        },
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "model.layers.0.mlp.up_proj": {"quant_algo": "FP8"},
+                "model.layers.0.mlp.down_proj": {"quant_algo": "NVFP4"},
+            },
+        },
         {"quant_method": "fp8", "quant_algo": "MIXED_PRECISION"},
         {"quant_method": "compressed-tensors", "config_groups": {}},
         {"quant_method": "gptq", "bits": "4"},
