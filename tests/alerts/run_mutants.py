@@ -1,0 +1,49 @@
+"""`python -m tests.alerts.run_mutants [Alert ...]`: how many changes to the rules the tests notice."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from alerts.rules import groups
+
+from .mutation import Mutant, mutants
+from .promtool import run_tests, specs
+
+
+def survivors(alert: str, of: Iterable[Mutant], folder: Path) -> list[Mutant]:
+    """The mutants that all cases of an alert pass with."""
+    spec = specs()[alert]
+
+    def survives(numbered: tuple[int, Mutant]) -> bool:
+        n, mutant = numbered
+        room = folder / f"{alert}-{n}"
+        room.mkdir()
+        return run_tests(spec, mutant.groups, room).returncode == 0
+
+    made = list(of)
+    with ThreadPoolExecutor(2) as pool:
+        return [m for m, alive in zip(made, pool.map(survives, enumerate(made)), strict=True) if alive]
+
+
+def main(alerts: list[str]) -> None:
+    """Print killed / total of every alert, and what survived."""
+    totals: Counter[str] = Counter()
+    for alert in alerts or sorted(specs()):
+        made = list(mutants(groups(), alert))
+        with tempfile.TemporaryDirectory() as folder:
+            alive = survivors(alert, made, Path(folder))
+        totals["made"] += len(made)
+        totals["killed"] += len(made) - len(alive)
+        print(f"{alert}: {len(made) - len(alive)} / {len(made)} killed", flush=True)
+        for mutant in alive:
+            print(f"  survives: {mutant.kind}: {mutant.rule}: {mutant.change}")
+    print(f"all: {totals['killed']} / {totals['made']} killed")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
