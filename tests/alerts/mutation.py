@@ -38,7 +38,7 @@ def _texts(expr: str) -> Iterator[tuple[str, str, str]]:
 
     for found in _NUMBER.finditer(expr):
         number = float(found[1])
-        for new in (f"{number * 1.2:g}", f"{number * 0.8:g}") if number else ("0.97",):
+        for new in (f"{number * 1.2:g}", f"{number * 0.8:g}") if number else ("1e12",):
             yield "threshold", f"{found[0]} -> {new} at {found.start()}", at(found, new)
     for found in _OPERATOR.finditer(expr):
         yield "operator", f"{found[0]} -> {_TURNED[found[0]]} at {found.start()}", at(found, _TURNED[found[0]])

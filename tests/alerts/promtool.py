@@ -81,8 +81,25 @@ def histogram(spelt: str, phases: Sequence[Sequence[Any]], bounds: Sequence[floa
     return made
 
 
-def _input(case: Mapping[str, Any]) -> list[dict[str, str]]:
-    rows = [{"series": series(name), "values": values} for name, values in case.get("series", {}).items()]
+def strangers(alert: str, compare: str) -> list[dict[str, str]]:
+    """Thresholds of the user's that are meant for somebody else: each misses the engine by one label.
+
+    Their value would make anything fire, so a rule that minds them fails its quiet cases, and one that leaves the
+    engine out because of them its firing ones.
+    """
+    pod = {"namespace": "llm", "pod": "vllm-0", "target": "127.0.0.1:8000"}
+    wrong = ({"cluster": "x"}, {"namespace": "x"}, {"pod": "x"}, {"target": "x"}, {"alert": "x"})
+    made = []
+    for one in wrong:
+        labels = ",".join(f'{k}="{v}"' for k, v in {"alert": alert, **pod, **one}.items())
+        row = f"kvcache:alert_threshold:override{{{labels}}}"
+        made.append({"series": row, "values": ("-1" if compare == ">" else "1e12") + "+0x500"})
+    return made
+
+
+def _input(spec: Mapping[str, Any], case: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = strangers(spec["alert"], spec["override"]) if "override" in spec else []
+    rows += [{"series": series(name), "values": values} for name, values in case.get("series", {}).items()]
     for name, told in case.get("histograms", {}).items():
         rows += histogram(name, told["phases"], told["bounds"])
     return rows
@@ -122,7 +139,7 @@ def document(spec: Mapping[str, Any], rules: Path, only: str | None = None) -> d
         test: dict[str, Any] = {
             "name": case["name"],
             "interval": "1m",
-            "input_series": _input(case),
+            "input_series": _input(spec, case),
             "promql_expr_test": [_expected(alert, when, what) for when, what in case.get("expect", {}).items()],
         }
         for expr, told in case.get("values", {}).items():
