@@ -5,14 +5,24 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from alerts.rules import groups
 
 from .mutation import Mutant, mutants
 from .promtool import run_tests, specs
+
+
+# Changes that no case has to notice: (rule, part of the change), and why.
+KNOWN: Final[Sequence[tuple[str, str, str]]] = ()
+
+
+def known(mutant: Mutant) -> bool:
+    """Whether a survivor is one that makes no difference."""
+    return any(mutant.rule == rule and part in mutant.change for rule, part, _ in KNOWN)
 
 
 def survivors(alert: str, of: Iterable[Mutant], folder: Path) -> list[Mutant]:
