@@ -1,4 +1,4 @@
-"""``python -m alerts.build``: write the rule files anew; ``--check``: only say whether they are up to date."""
+"""``python -m alerts.build``: write the rule files anew; ``--check``: only say whether they are current."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def _alerting(alert: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Any]]
     }
 
 
-def groups(numbers: Mapping[str, Mapping[str, Any]] | None = None, source: Path = HERE / "source") -> list[Any]:
+def groups(
+    numbers: Mapping[str, Mapping[str, Any]] | None = None, source: Path = HERE / "source"
+) -> list[Any]:
     """All rule groups, recording rules first.  Raises SourceError."""
     numbers = thresholds() if numbers is None else numbers
     made: list[Any] = []

@@ -12,7 +12,8 @@ OVERRIDE: Final = "kvcache:alert_threshold:override"
 POD: Final = ("cluster", "namespace", "pod", "target")
 
 WHERE: Final = (
-    "{{ with $labels.model_name }}{{ . }}{{ with $labels.engine }} (rank {{ . }}){{ end }} on {{ end }}{{ $labels.target }}"
+    "{{ with $labels.model_name }}{{ . }}{{ with $labels.engine }} (rank {{ . }}){{ end }} on {{ end }}"
+    "{{ $labels.target }}"
     "{{ with $labels.pod }}, pod {{ . }}{{ end }}{{ with $labels.cluster }}, cluster {{ . }}{{ end }}"
 )
 
@@ -47,4 +48,6 @@ def limit(alert: str, threshold: float, unit: str, *, override: bool) -> str:
     selector = ",".join(f"{label}=%q" for label in POD)
     values = " ".join(f"$labels.{label}" for label in POD)
     query = f"printf \"max({OVERRIDE}{{alert='{alert}',{selector}}})\" {values} | query"
-    return f"{{{{ with {query} }}}}{{{{ . | first | value | {_AS[unit]} }}}}{{{{ else }}}}{default}{{{{ end }}}}"
+    return (
+        f"{{{{ with {query} }}}}{{{{ . | first | value | {_AS[unit]} }}}}{{{{ else }}}}{default}{{{{ end }}}}"
+    )

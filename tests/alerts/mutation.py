@@ -41,7 +41,11 @@ def _texts(expr: str) -> Iterator[tuple[str, str, str]]:
         for new in (f"{number * 1.2:g}", f"{number * 0.8:g}") if number else ("1e12",):
             yield "threshold", f"{found[0]} -> {new} at {found.start()}", at(found, new)
     for found in _OPERATOR.finditer(expr):
-        yield "operator", f"{found[0]} -> {_TURNED[found[0]]} at {found.start()}", at(found, _TURNED[found[0]])
+        yield (
+            "operator",
+            f"{found[0]} -> {_TURNED[found[0]]} at {found.start()}",
+            at(found, _TURNED[found[0]]),
+        )
     for found in _WINDOW.finditer(expr):
         seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
         for new in (f"{seconds * 2}s", f"{seconds // 2}s"):
@@ -57,27 +61,32 @@ def _texts(expr: str) -> Iterator[tuple[str, str, str]]:
         yield "guard", f"{found[0]} dropped", at(found, "")
 
 
+def _tidy(expr: str) -> str:
+    """Commas of a selector that lost a matcher."""
+    return re.sub(r",\s*}", "}", expr.replace("{,", "{"))
+
+
+def _changes(rule: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(kind, what changed, the fields that are new)."""
+    for kind, change, expr in _texts(rule["expr"]):
+        yield kind, change, {"expr": _tidy(expr)}
+    if "alert" in rule:
+        held, kept = (int(rule[key].removesuffix("m")) for key in ("for", "keep_firing_for"))
+        for minutes in (held * 2, held - 1):
+            yield "for", f"for {minutes}m", {"for": f"{minutes}m"}
+        for text in ("1s", f"{kept * 3}m"):
+            yield "for", f"keep_firing_for {text}", {"keep_firing_for": text}
+        yield "label", "severity none", {"labels": {"severity": "none"}}
+    elif "labels" in rule:
+        yield "label", "labels dropped", {"labels": {}}
+
+
 def mutants(groups: Sequence[Mapping[str, Any]], alert: str) -> Iterator[Mutant]:
     """Every change to an alert or to a recording rule that it is made from."""
     cut = needed(groups, {alert})
     for g, group in enumerate(cut):
         for r, rule in enumerate(group["rules"]):
-            name = rule.get("record", rule.get("alert"))
-
-            def changed(g: int = g, r: int = r, **new: Any) -> Sequence[Mapping[str, Any]]:
+            for kind, change, new in _changes(rule):
                 made = copy.deepcopy(cut)
                 made[g]["rules"][r] |= new
-                return made
-
-            for kind, change, expr in _texts(rule["expr"]):
-                yield Mutant(kind, name, change, changed(expr=re.sub(r",\s*}", "}", expr.replace("{,", "{"))))
-            if name == alert:
-                minutes = int(rule["for"].removesuffix("m"))
-                for new in (minutes * 2, minutes - 1):
-                    yield Mutant("for", name, f"for {new}m", changed(**{"for": f"{new}m"}))
-                yield Mutant("for", name, "keep_firing_for 1s", changed(keep_firing_for="1s"))
-                kept = int(rule["keep_firing_for"].removesuffix("m"))
-                yield Mutant("for", name, f"keep_firing_for {kept * 3}m", changed(keep_firing_for=f"{kept * 3}m"))
-                yield Mutant("label", name, "severity none", changed(labels={"severity": "none"}))
-            elif "labels" in rule:
-                yield Mutant("label", name, "labels dropped", changed(labels={}))
+                yield Mutant(kind, rule.get("record", rule.get("alert")), change, made)

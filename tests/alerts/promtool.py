@@ -1,7 +1,8 @@
 """Short test cases -> what `promtool test rules` reads, and running it.
 
-A case file (``cases/<Alert>.yaml``) lists series by name; the labels that a scrape in Kubernetes and the exporter
-would give them (:data:`SCRAPE`, :data:`ENGINE`) are added, each family getting those that the catalogue knows.
+A case file (``cases/<Alert>.yaml``) lists series by name; the labels that a scrape in Kubernetes and the
+exporter would give them (:data:`SCRAPE`, :data:`ENGINE`) are added, each family getting those that the
+catalogue knows.
 ``expect`` maps a time to "quiet", "pending N" or "firing N": how many alerts of that name there are.
 """
 
@@ -43,7 +44,7 @@ def family(name: str) -> str:
 
 
 def series(spelt: str) -> str:
-    """``name{a="b"}`` with the labels it would carry beside one engine.  An empty value takes a label away."""
+    """``name{a="b"}`` with the labels it would carry beside one engine; an empty value takes one away."""
     found = _SERIES.match(spelt)
     assert found is not None, spelt
     labels = dict(SCRAPE)
@@ -84,8 +85,8 @@ def histogram(spelt: str, phases: Sequence[Sequence[Any]], bounds: Sequence[floa
 def strangers(alert: str, compare: str) -> list[dict[str, str]]:
     """Thresholds of the user's that are meant for somebody else: each misses the engine by one label.
 
-    Their value would make anything fire, so a rule that minds them fails its quiet cases, and one that leaves the
-    engine out because of them its firing ones.
+    Their value would make anything fire, so a rule that minds them fails its quiet cases, and one that leaves
+    the engine out because of them its firing ones.
     """
     pod = {"namespace": "llm", "pod": "vllm-0", "target": "127.0.0.1:8000"}
     wrong = ({"cluster": "x"}, {"namespace": "x"}, {"pod": "x"}, {"target": "x"}, {"alert": "x"})
@@ -116,7 +117,9 @@ def _expected(alert: str, when: str, what: str) -> dict[str, Any]:
 
 def _told(alert: str, text: Mapping[str, Any], severity: str) -> dict[str, Any]:
     base = thresholds()["runbooks"]["base_url"]
-    labels = {k: v for k, v in {**SCRAPE, **ENGINE, "severity": severity, **text.get("labels", {})}.items() if v}
+    labels = {
+        k: v for k, v in {**SCRAPE, **ENGINE, "severity": severity, **text.get("labels", {})}.items() if v
+    }
     annotations = {
         "summary": text["summary"],
         "description": " ".join(text["description"].split()),
@@ -140,7 +143,9 @@ def document(spec: Mapping[str, Any], rules: Path, only: str | None = None) -> d
             "name": case["name"],
             "interval": "1m",
             "input_series": _input(spec, case),
-            "promql_expr_test": [_expected(alert, when, what) for when, what in case.get("expect", {}).items()],
+            "promql_expr_test": [
+                _expected(alert, when, what) for when, what in case.get("expect", {}).items()
+            ],
         }
         for expr, told in case.get("values", {}).items():
             rows = [{"labels": labels, "value": value} for labels, value in told.get("samples", {}).items()]
@@ -148,7 +153,8 @@ def document(spec: Mapping[str, Any], rules: Path, only: str | None = None) -> d
         if "text" in case:
             test["alert_rule_test"] = [_told(alert, case["text"], spec["severity"])]
         tests.append(test)
-    # Without an order promtool takes groups as a hash map has them: alerts would see this or the last minute's ratios.
+    # Without an order promtool 2.42 takes groups as a hash map has them: alerts would see this minute's ratios
+    # or the last one's.
     order = [group["name"] for group in yaml.safe_load(rules.read_text())["groups"]]
     return {
         "rule_files": [str(rules)],
@@ -159,7 +165,7 @@ def document(spec: Mapping[str, Any], rules: Path, only: str | None = None) -> d
 
 
 def needed(groups: Sequence[Mapping[str, Any]], names: set[str]) -> list[dict[str, Any]]:
-    """The groups cut down to some rules and the recording rules they are made from: the others cost time only."""
+    """The groups cut down to some rules and those that they are made from: the others cost time only."""
     made = {rule.get("record", rule.get("alert")) for group in groups for rule in group["rules"]}
     wanted, left = set[str](), set(names)
     while left:

@@ -15,7 +15,6 @@ from alerts.rules import groups
 from .mutation import Mutant, mutants
 from .promtool import run_tests, specs
 
-
 # Changes that no case has to notice: (rule, part of the change), and why.
 KNOWN: Final[Sequence[tuple[str, str, str]]] = ()
 
@@ -34,7 +33,9 @@ def survivors(alert: str, of: Iterable[Mutant], folder: Path) -> list[Mutant]:
         room = folder / f"{alert}-{n}"
         room.mkdir()
         # One case after the other: most mutants fail the first, and some cases take a second.
-        return all(run_tests(spec, mutant.groups, room, case["name"]).returncode == 0 for case in spec["cases"])
+        return all(
+            run_tests(spec, mutant.groups, room, case["name"]).returncode == 0 for case in spec["cases"]
+        )
 
     made = list(of)
     with ThreadPoolExecutor(2) as pool:

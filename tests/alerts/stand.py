@@ -121,7 +121,9 @@ class Prometheus(Server):
             "scrape_configs": [
                 {
                     "job_name": "kv",
-                    "static_configs": [{"targets": list(targets), "labels": {"namespace": "llm", "pod": "p-0"}}],
+                    "static_configs": [
+                        {"targets": list(targets), "labels": {"namespace": "llm", "pod": "p-0"}}
+                    ],
                 }
             ],
         }

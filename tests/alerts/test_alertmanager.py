@@ -1,4 +1,4 @@
-"""The Alertmanager example: it loads, every alert goes where it should, and every inhibition names real alerts."""
+"""The Alertmanager example: it loads, every alert goes where it should, inhibitions name real alerts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,20 @@ SCRAPED: Final = {"job", "instance", "namespace", "pod", "cluster"}
 PROMETHEUS: Final = {"up"}
 RECORDED: Final = {"basis", "source"}
 _WORDS: Final = {
-    *("and", "or", "unless", "on", "ignoring", "by", "without", "group_left", "offset", "sum", "max", "count"),
+    *(
+        "and",
+        "or",
+        "unless",
+        "on",
+        "ignoring",
+        "by",
+        "without",
+        "group_left",
+        "offset",
+        "sum",
+        "max",
+        "count",
+    ),
     *("rate", "increase", "deriv", "histogram_quantile", "quantile_over_time", "count_over_time", "absent"),
     *("max_over_time", "min_over_time", "changes", "abs"),
 }
@@ -37,7 +50,9 @@ RECORDS: Final = {rule["record"] for rule in RULES if "record" in rule}
 
 def names_in(expr: str) -> set[str]:
     """Series named in an expression."""
-    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|\"[^\"]*\"|\b(?:by|without|on|ignoring|group_left) \([^)]*\)", "", expr)
+    bare = re.sub(
+        r"\{[^}]*\}|\[[^]]*\]|\"[^\"]*\"|\b(?:by|without|on|ignoring|group_left) \([^)]*\)", "", expr
+    )
     bare = re.sub(r"offset \w+", "", bare)
     return {word for word in re.findall(r"[a-zA-Z_][a-zA-Z0-9_:]*", bare) if word not in _WORDS}
 
@@ -90,7 +105,7 @@ def test_every_label_exists(rule: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("rule", EACH)
 def test_house_rules(rule: dict[str, Any]) -> None:
-    """No regex on names (some services refuse it); every divisor is guarded against 0; no NaN in a comparison."""
+    """No regex on names, which some services refuse; every divisor is guarded against 0."""
     assert "__name__" not in rule["expr"]
     for divisor in re.findall(r"/ ?((?:ignoring \(\w+\) group_left \(\) )?\(.*)", rule["expr"]):
         assert "> 0)" in divisor, divisor
@@ -108,7 +123,12 @@ def test_alert_is_complete(rule: dict[str, Any]) -> None:
     assert rule["keep_firing_for"]
     told = rule["annotations"]
     assert "$value" in told["description"]
-    assert "hreshold" in told["description"] or "expected" in told["description"] or "objective" in told["description"] or "1 is up" in told["description"]
+    assert (
+        "hreshold" in told["description"]
+        or "expected" in told["description"]
+        or "objective" in told["description"]
+        or "1 is up" in told["description"]
+    )
     assert "irst look at" in told["description"]
     assert told["runbook_url"].endswith(f"/{rule['alert']}.md")
     page = HERE / "runbooks" / f"{rule['alert']}.md"
@@ -129,7 +149,9 @@ def test_queries_of_runbooks_exist() -> None:
     """At night nobody repairs a query: every series a runbook names is exported or recorded."""
     for page in (HERE / "runbooks").glob("*.md"):
         for name in re.findall(r"\bkvcache[_:][a-z0-9_:]+", page.read_text(encoding="utf-8")):
-            assert name in RECORDS or name == OVERRIDE or family(name) or name in _KNOWN, f"{page.name}: {name}"
+            assert name in RECORDS or name == OVERRIDE or family(name) or name in _KNOWN, (
+                f"{page.name}: {name}"
+            )
 
 
 def test_queries_of_runbooks_are_promql(tmp_path: Path) -> None:
@@ -173,7 +195,14 @@ def test_reasons_are_split_knowingly() -> None:
     """A new reason has to be put on one side: something to mend, or a state."""
     states = {
         *("not_reported", "no_traffic", "model_weights", "gpu_bandwidth", "speculative_decoding"),
-        *("attention_free", "several_cache_groups", "window_pool", "set_by_hand", "prefix_caching_off", "idle"),
+        *(
+            "attention_free",
+            "several_cache_groups",
+            "window_pool",
+            "set_by_hand",
+            "prefix_caching_off",
+            "idle",
+        ),
         "no_engine_families",  # KVCacheEngineDown
     }
     mended = set(thresholds()["input_missing"]["reasons"].split("|"))
@@ -191,7 +220,11 @@ def test_prometheusrule_holds_the_same_groups() -> None:
 
 def test_source_holds_no_number_of_its_own() -> None:
     """A threshold that hides in the source is one that nobody finds."""
-    source = yaml.safe_load(re.sub(r"<<[a-z0-9_.]+>>", "PLACE", (HERE / "source" / "alerting.yaml").read_text()))
+    source = yaml.safe_load(
+        re.sub(r"<<[a-z0-9_.]+>>", "PLACE", (HERE / "source" / "alerting.yaml").read_text())
+    )
     for alert in source["groups"][0]["alerts"]:
         # 0 and 1 are up, down and nothing; neither is a threshold.
-        assert not re.findall(r"(?<![\w.])(?:[2-9]|\d{2,}|\d*\.\d+)(?![\w.])", expression(alert)), alert["alert"]
+        assert not re.findall(r"(?<![\w.])(?:[2-9]|\d{2,}|\d*\.\d+)(?![\w.])", expression(alert)), alert[
+            "alert"
+        ]

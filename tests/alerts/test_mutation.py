@@ -17,9 +17,7 @@ from .run_mutants import known, survivors
 # Some alerts look back for a day, which takes promtool a second a run.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("alert", sorted(specs()))
-def test_changes_are_noticed(
-    alert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_are_noticed(alert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A rule that can be changed without a case failing is a rule nobody tests."""
     needs("promtool")
     made = list(mutants(groups(), alert))

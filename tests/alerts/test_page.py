@@ -19,7 +19,7 @@ from exporter.demo import engine_app, load
 from tests.integration.running import Program
 from tests.rig.waiting import wait_for
 
-from .promtool import SCRAPE, needs, needed
+from .promtool import SCRAPE, needed, needs
 from .stand import PATIENCE_S, Inbox, Prometheus, alertmanager, quick_rules
 
 ALERT = "KVCacheUsageHigh"
@@ -84,7 +84,9 @@ def test_usage_alert_goes_from_pending_to_the_page_and_resolves(tmp_path: Path) 
             Prometheus(quick_rules(ALERT), tmp_path, [exporter.listen], manager.url) as prometheus,
         ):
             prometheus.wait_ready()
-            prometheus.wait_for(lambda: bool(prometheus.query("kvcache_usage_ratio == 0")), "an idle engine seen")
+            prometheus.wait_for(
+                lambda: bool(prometheus.query("kvcache_usage_ratio == 0")), "an idle engine seen"
+            )
             assert prometheus.state(ALERT) == "inactive"
             engine.show(1.0)
             prometheus.wait_state(ALERT, "pending")
@@ -156,8 +158,8 @@ def test_engine_down_keeps_the_full_pool_quiet(tmp_path: Path) -> None:
 def test_firing_times_are_what_the_recording_implies(tmp_path: Path) -> None:
     """The recorded run, second by second, without an engine: the alert fires where the recording says so.
 
-    Expected by walking the recorded usage: above the threshold for HOLD seconds on end. The promtool run sees the
-    gauge as a scrape every second would, frames held until the next one.
+    Expected by walking the recorded usage: above the threshold for some seconds on end. The promtool run sees
+    the gauge as a scrape every second would, frames held until the next one.
     """
     hold = 4
     frames = recorded_usage()
