@@ -153,8 +153,8 @@ def document(spec: Mapping[str, Any], rules: Path, only: str | None = None) -> d
         if "text" in case:
             test["alert_rule_test"] = [_told(alert, case["text"], spec["severity"])]
         tests.append(test)
-    # Without an order promtool 2.42 takes groups as a hash map has them: alerts would see this minute's ratios
-    # or the last one's.
+    # Without an order promtool 2.42 takes groups as a hash map has them: alerts would see this minute's
+    # ratios or the last one's.
     order = [group["name"] for group in yaml.safe_load(rules.read_text())["groups"]]
     return {
         "rule_files": [str(rules)],
