@@ -25,6 +25,8 @@ CASES: Final = Path(__file__).parent / "cases"
 SCRAPE: Final = {"job": "kv", "instance": "10.0.0.1:9844", "namespace": "llm", "pod": "vllm-0"}
 ENGINE: Final = {"target": "127.0.0.1:8000", "model_name": "llama", "engine": "0"}
 _KNOWN: Final = {metric.name: metric.labels for metric in CATALOGUE}
+# The exporter's own, one for all its targets.
+_OF_NO_TARGET: Final = {"kvcache_exporter_build_info"}
 _SERIES: Final = re.compile(r"^(?P<name>[a-zA-Z_:]+)(?:\{(?P<labels>.*)\})?$")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _SUFFIX: Final = re.compile(r"_(bucket|count|sum)$")
@@ -48,7 +50,8 @@ def series(spelt: str) -> str:
     found = _SERIES.match(spelt)
     assert found is not None, spelt
     labels = dict(SCRAPE)
-    labels |= {k: v for k, v in ENGINE.items() if k in _KNOWN.get(family(found["name"]), ())}
+    if found["name"] not in _OF_NO_TARGET:
+        labels |= {k: v for k, v in ENGINE.items() if k in _KNOWN.get(family(found["name"]), ())}
     own = dict(_LABEL.findall(found["labels"] or ""))
     labels = {k: v for k, v in {**labels, **own}.items() if v}
     return found["name"] + "{" + ",".join(f'{k}="{v}"' for k, v in sorted(labels.items())) + "}"
