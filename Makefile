@@ -22,7 +22,8 @@ RUN := $(VENV)/.installed-to-run
 DEV := $(VENV)/.installed-to-develop
 
 # package:command, for programs the tests start.
-DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus
+DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus \
+	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool
 
 # Installs Debian packages; apt's long output is shown only if it fails. policy-rc.d keeps a daemon
 # from starting: the tests want the program, on a port of their own.
