@@ -56,8 +56,12 @@ demo: $(RUN) ## try it: two recorded engines, the exporter beside them
 	@exec $(BIN)/kvcache-exporter demo $(ARGS)
 
 .PHONY: test
-test: $(DEV) programs lint ## everything: lint, types, all tests, real engines included
-	@$(PYTEST) $(ARGS)
+test: $(DEV) programs lint ## everything: lint, types, all tests, real engines included (not `mutation`)
+	@$(PYTEST) -m "not mutation" $(ARGS)
+
+.PHONY: mutation
+mutation: $(DEV) programs ## every alert changed in every way: does a case notice? (some ten minutes)
+	@$(PYTEST) -m mutation $(ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff and mypy
@@ -67,7 +71,7 @@ lint: $(DEV) ## ruff and mypy
 
 .PHONY: unit
 unit: $(DEV) programs ## the tests that need no engine
-	@KVCACHE_RIG=off $(PYTEST) -m "not rig" $(ARGS)
+	@KVCACHE_RIG=off $(PYTEST) -m "not rig and not mutation" $(ARGS)
 
 .PHONY: rig
 rig: $(DEV) ## only the tests against real engines; they build the engines' environment

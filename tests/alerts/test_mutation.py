@@ -15,6 +15,7 @@ from .run_mutants import known, survivors
 
 
 # Some alerts look back for a day, which takes promtool a second a run.
+@pytest.mark.mutation
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("alert", sorted(specs()))
 def test_changes_are_noticed(alert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
