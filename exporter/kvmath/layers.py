@@ -49,11 +49,6 @@ class LayerCache:
     record_bytes: int = 0
     state: RecurrentState | None = None
 
-    @property
-    def keeps_every_token(self) -> bool:
-        """True where a longer context always takes more cache."""
-        return self.kind in EVERY_TOKEN
-
     def elements_per_token(self, kv_heads_here: int) -> int:
         """Elements one token takes in this layer on a GPU that holds ``kv_heads_here`` of its heads."""
         return kv_heads_here * (self.k_dim + self.v_dim)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from exporter.kvmath.known import Reason, Unavailable
-from exporter.kvmath.layers import LayerCache
 
 if TYPE_CHECKING:
     from exporter.kvmath.model import ModelShape
@@ -51,15 +50,6 @@ def kv_heads_per_rank(kv_heads: int, tensor: int) -> int | Unavailable:
             Reason.TENSOR_PARALLEL_SIZE, f"{kv_heads} KV heads do not spread over {tensor} ranks"
         )
     return max(1, kv_heads // tensor)
-
-
-def rank_elements_per_token(layer: LayerCache, tensor: int) -> int | Unavailable:
-    """Elements one token takes in ``layer`` on one tensor-parallel rank.
-
-    An MLA latent counts as one head, so every rank keeps a whole copy.
-    """
-    heads = kv_heads_per_rank(layer.kv_heads, tensor)
-    return heads if isinstance(heads, Unavailable) else layer.elements_per_token(heads)
 
 
 def pipeline_stages(num_layers: int, pipeline: int) -> list[range]:
