@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -43,16 +44,25 @@ class Learned:
     complete: bool  # False where an endpoint failed in a way that may pass
 
 
-async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: str) -> Learned:
-    """Ask the info endpoints, and /proc if the engine runs on this machine."""
+async def learn(
+    client: httpx.AsyncClient,
+    settings: TargetSettings,
+    software: str,
+    time_for: Callable[[float], float] = lambda most: most,
+) -> Learned:
+    """Ask the info endpoints, and /proc if the engine runs on this machine.
+
+    ``time_for``: seconds that a request may take of the most that it should.
+    """
     documents: list[object] = []
     complete = True
     for group in ENDPOINTS.get(software, ()):
         for path in group:
+            if not (seconds := time_for(INFO_TIMEOUT_S)):
+                complete = False
+                break
             try:
-                text = await get_text(
-                    client, settings.url + path, timeout=INFO_TIMEOUT_S, max_bytes=MAX_INFO_BYTES
-                )
+                text = await get_text(client, settings.url + path, timeout=seconds, max_bytes=MAX_INFO_BYTES)
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
                 continue

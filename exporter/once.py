@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,7 +19,6 @@ from exporter.kvmath.known import Unavailable
 from exporter.lookup import load_model
 from exporter.settings import ExplainSettings, ServeSettings, TargetSettings
 from exporter.target import TargetState
-from exporter.web import as_json
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -30,7 +30,7 @@ def explain_once(settings: ExplainSettings) -> int:
     states = asyncio.run(_from_engines(settings)) if settings.target else [_from_files(settings)]
     if settings.output == "json":
         told = [explain.as_dict(state) for state in states]
-        print(as_json(told if len(told) > 1 else told[0]))
+        print(json.dumps(told if len(told) > 1 else told[0], indent=1))
     elif settings.output == "text":
         print("\n".join(explain.as_text(state) for state in states), end="")
     else:
