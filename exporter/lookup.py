@@ -49,10 +49,12 @@ async def learn(
     settings: TargetSettings,
     software: str,
     time_for: Callable[[float], float] = lambda most: most,
+    address: str = "",
 ) -> Learned:
     """Ask the info endpoints, and /proc if the engine runs on this machine.
 
-    ``time_for``: seconds that a request may take of the most that it should.
+    ``time_for``: seconds that a request may take of the most that it should; ``address``: where the
+    engine is, if its name was resolved before and must not be again.
     """
     documents: list[object] = []
     complete = True
@@ -70,7 +72,7 @@ async def learn(
             break
     parts = urlsplit(settings.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    flags = await in_thread(lambda: find_engine(parts.hostname or "", port))
+    flags = await in_thread(lambda: find_engine(address or parts.hostname or "", port))
     return Learned(
         engine=read_documents(documents, software),
         command_line=command_line_facts(flags) if flags else None,

@@ -185,6 +185,8 @@ class TargetWatch:
         self._config_key: object = None
         self._config_task: asyncio.Task[None] | None = None
         self._said: object = None
+        self.address = ""
+        """Where the engine is, for a name that must not be resolved again."""
         self.last_detail = ""
         """What went wrong last, for people."""
         self._said_model: Model | None = None
@@ -284,7 +286,7 @@ class TargetWatch:
         if not due and not new:
             return
         learned = await learn(
-            client, self.target, reading.page.software, lambda most: self._left(most, until)
+            client, self.target, reading.page.software, lambda most: self._left(most, until), self.address
         )
         self._learned_at = now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S

@@ -78,7 +78,8 @@ def goal(url: str) -> Goal:
     if "?" in url or "#" in url:
         raise ValueError("a target has neither query nor fragment")
     host = (parts.hostname or "").removesuffix(".")
-    if port == 0 or not _is_host(host):
+    odd = parts.netloc.endswith(":") or parts.netloc.startswith("[") is not (":" in host)
+    if odd or port == 0 or not _is_host(host):
         raise ValueError("a target is http://HOST:PORT or https://HOST:PORT")
     path = parts.path.rstrip("/").removesuffix("/metrics")
     if not PATH.fullmatch(path):
@@ -102,6 +103,7 @@ class Pattern:
     host: str  # "" where it is a network; with its star where it is a suffix
     network: Network | None
     port: int | None  # None: any
+    text: str = ""
 
     def names(self, goal: Goal) -> bool:
         """Whether this is a host pattern, and names the goal."""
@@ -125,13 +127,13 @@ def pattern(text: str) -> Pattern:
     bracketed = where.startswith("[") and where.endswith("]")
     if "/" in where or bracketed:
         try:
-            return Pattern("", ip_network(where.strip("[]")), number)
+            return Pattern("", ip_network(where.strip("[]")), number, text)
         except ValueError as error:
             raise ValueError(f"{text!r}: {error}") from None
     where = where.removesuffix(".")
     if not HOST.fullmatch(where.removeprefix("*.")):
         raise ValueError(f"{text!r}: no host name (a star stands for the first labels only: *.SUFFIX:PORT)")
-    return Pattern(where, None, number)
+    return Pattern(where, None, number, text)
 
 
 class AllowList:
@@ -140,27 +142,26 @@ class AllowList:
     def __init__(self, entries: Sequence[str]) -> None:
         self.patterns = [pattern(entry) for entry in entries]
 
-    def needs_no_address(self, goal: Goal) -> bool:
-        """Whether a host pattern names the goal."""
-        return any(p.names(goal) for p in self.patterns)
+    def may_name(self, goal: Goal) -> bool:
+        """Whether the goal's name or an address of it could be allowed, so that resolving is worth it."""
+        return any(
+            p.names(goal) or (p.network is not None and p.port in (None, goal.port)) for p in self.patterns
+        )
 
-    def may_hold(self, goal: Goal) -> bool:
-        """Whether a network could, so that resolving the name is worth it."""
-        return any(p.network is not None and p.port in (None, goal.port) for p in self.patterns)
+    def take(self, goal: Goal, addresses: Sequence[Address]) -> tuple[Address, Pattern]:
+        """The first of the goal's addresses that may be connected to, and the pattern that says so.
 
-    def take(self, goal: Goal, addresses: Sequence[Address]) -> Address:
-        """The first of the goal's addresses that may be connected to.  Raises :class:`RefusedTargetError`."""
-        named = self.needs_no_address(goal)
+        Raises :class:`RefusedTargetError`.
+        """
         for address in map(plain, addresses):
             if address.is_unspecified or address.is_multicast or any(address in net for net in METADATA):
                 continue
-            if any(p.holds(goal, address) for p in self.patterns):
-                return address
             # A name that is allowed and points at this host's own ports is a trick, unless it says so.
-            local = goal.literal is not None or goal.host == "localhost"
-            if named and (local or not address.is_loopback):
-                return address
-        raise RefusedTargetError("no address of the target may be connected to")
+            own = address.is_loopback and goal.literal is None and goal.host != "localhost"
+            for p in self.patterns:
+                if p.holds(goal, address) or (p.names(goal) and not own):
+                    return address, p
+        raise RefusedTargetError("probe_allow takes no address of this target")
 
 
 def plain(address: Address) -> Address:

@@ -106,7 +106,7 @@ class Prober:
         if module and module not in settings.modules:
             raise ProbeError(Outcome.UNKNOWN_MODULE, "no such module in the settings")
         allowed = AllowList(settings.probe_allow)
-        if not allowed.needs_no_address(aim) and not allowed.may_hold(aim):
+        if not allowed.may_name(aim):
             raise ProbeError(Outcome.FORBIDDEN, "probe_allow does not name this target")
         limit = settings.timeout
         if seconds is not None:
@@ -132,8 +132,9 @@ class Prober:
                 async with asyncio.timeout(limit):
                     found = await addresses_of(aim)
                 steps.append(f"resolved to {', '.join(map(str, found))}")
-                address = allowed.take(aim, found)
-                steps.append(f"allowed; connecting to {address}")
+                address, pattern = allowed.take(aim, found)
+                steps.append(f"allowed by {pattern.text}; connecting to {address}")
+                watch.address = str(address)
                 async with client_for(aim.host) as client:
                     pin(client, address)
                     await watch.poll(client, until - self._clock())

@@ -113,9 +113,9 @@ class Control:
             return JSONResponse({"settings": said, "from": self._origins})
         blocks: list[str] = []
         for name, value in said.items():
+            first, *rest = yaml.safe_dump({name: value}, sort_keys=False).splitlines(keepends=True)
             origin = self._origins.get(name)
-            blocks.append(f"# {origin}\n" if origin else "")
-            blocks.append(yaml.safe_dump({name: value}, sort_keys=False))
+            blocks += [first.rstrip("\n"), f"  # {origin}\n" if origin else "\n", *rest]
         return PlainTextResponse("".join(blocks), media_type="application/yaml")
 
 
