@@ -83,7 +83,8 @@ def test_empty_file_asks_for_nothing(folder: Path) -> None:
         ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}\n", "client_auth_type"),
         ("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}\n",
          "client_ca_file"),
-        ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c, client_auth_type: RequestClientCert}",
+        ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c,"
+         " client_auth_type: RequestClientCert}",
          "not supported"),
         ("http_server_config: {headers: {Set-Cookie: x}}\n", "Set-Cookie"),
         ("http_server_config: {headers: {X-Frame-Options: allow}}\n", "X-Frame-Options"),
