@@ -50,6 +50,7 @@ class Facts:
     hybrid_kv_cache_manager: bool | None = None
     speculative: bool | None = None
     async_scheduling: bool | None = None
+    tracking_states: int | None = None  # SGLang: states a running sequence records besides its own
 
     def filled_from(self, other: Facts) -> Facts:
         """This one, with what it leaves open taken from ``other``."""

@@ -132,7 +132,7 @@ def _some(slots: int | Unavailable) -> int | Unavailable:
     )
 
 
-def room_for(pools: TokenPools, room: Room, tokens: int, prefix_caching: bool | None) -> int | Unavailable:
+def room_for(pools: TokenPools, room: Room, tokens: int, inputs: Inputs) -> int | Unavailable:
     """Sequences of ``tokens`` tokens that fit in ``room``; the pool that is full first decides.
 
     ``Unavailable(WINDOW_POOL)`` where that may be the window pool, of which a sequence
@@ -157,7 +157,10 @@ def room_for(pools: TokenPools, room: Room, tokens: int, prefix_caching: bool | 
             return slots
         if not known(running):
             return running
-        fewest, most = states_each(prefix_caching)
+        told = inputs.choices["tracking_states"].value
+        fewest, most = states_each(
+            inputs.flag("enable_prefix_caching"), told if isinstance(told, int) else None
+        )
         at_least, at_most = (min(fit, max(0, slots // each - running)) for each in (most, fewest))
         if at_least != at_most:
             return Unavailable(

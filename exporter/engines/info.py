@@ -123,9 +123,25 @@ def _sglang_server_info(doc: Mapping[str, object]) -> Facts:
         kv_cache_dtype=_text(doc, "kv_cache_dtype"),
         dtype=_text(doc, "dtype"),
         state_dtype=_text(doc, "mamba_ssm_dtype"),
+        tracking_states=_tracking_states(doc),
         enable_prefix_caching=None if radix_off is None else not radix_off,
         speculative=doc["speculative_algorithm"] is not None if "speculative_algorithm" in doc else None,
     )
+
+
+def _tracking_states(doc: Mapping[str, object]) -> int | None:
+    """States recorded while a sequence decodes (0.5.23 ``mem_cache/allocation_sizing.py``): two, or one where
+    nothing overlaps or the second is made when needed.  None for a name that the release has not resolved."""
+    overlap_off = _flag(doc, "disable_overlap_schedule")
+    match doc.get("mamba_radix_cache_strategy"):
+        case "no_buffer":
+            return 0
+        case "extra_buffer" if overlap_off is not None:
+            return 1 if overlap_off else 2
+        case "extra_buffer_lazy":
+            return 1
+        case _:
+            return None
 
 
 def _dict(value: object) -> Mapping[str, object]:

@@ -182,6 +182,15 @@ def test_the_states_dtype_as_the_engine_was_told() -> None:
     assert figure(got, c.STATE_BYTES_PER_SEQUENCE) == 39_518_208
 
 
+def test_slots_of_a_radix_cache() -> None:
+    """Three a sequence and those it records states in: 24 // 3 = 8, with two more 24 // 5 = 4; 2 run."""
+    for tracking, most in ((0, 8), (2, 4)):
+        facts = told(kv_cache_dtype="bfloat16", enable_prefix_caching=True, tracking_states=tracking)
+        got = read(hybrid(), QWEN3_NEXT, contexts=(100,), facts=facts)
+        assert by(got, c.MAX_SEQUENCES, "context")["100"] == most
+        assert by(got, c.FREE_SEQUENCES, "context")["100"] == most - 2
+
+
 def test_slots_without_a_radix_cache() -> None:
     """Then a sequence takes one slot: 24 sequences although 100 of 100 tokens would fit, 22 more now."""
     facts = told(kv_cache_dtype="bfloat16", enable_prefix_caching=False)
