@@ -91,6 +91,8 @@ def command_line_facts(flags: EngineFlags) -> Facts:
         enable_prefix_caching=flags.enable_prefix_caching,
         hybrid_kv_cache_manager=flags.hybrid_kv_cache_manager,
         speculative=flags.speculative,
+        speculative_method=flags.speculative_method,
+        num_speculative_tokens=flags.num_speculative_tokens,
     )
     # A command line that was understood to its end speaks by what it leaves out, too.
     return said.filled_from(LEFT_OUT) if flags.complete and not shared else said

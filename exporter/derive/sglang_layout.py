@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from exporter.derive.inputs import Inputs
-from exporter.derive.layouts import parallelism
+from exporter.derive.layouts import parallelism, speculation_problem, speculative_method
 from exporter.engines.sample import EngineSample
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.overrides import Override
@@ -33,15 +33,26 @@ def pools_of(
         return shape
     if not known(dtype):
         return dtype
-    if inputs.flag("speculative"):
-        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers share the pool")
+    if (problem := speculation_problem("sglang", inputs, shape)) is not None:
+        return problem
     if not known(page):
         return page
     split = parallelism(inputs)
     states = inputs.text("state_dtype")
-    first = token_pools(shape, dtype, page, split, state_dtype=states)
-    raw = token_pools(shape, dtype, page, split, state_dtype=states, raw_latent=True)
-    mixed = token_pools(shape, dtype, page, split, state_dtype=states, window_pool=False)
+    method = speculative_method(inputs)
+    first, raw, mixed = (
+        token_pools(
+            shape,
+            dtype,
+            page,
+            split,
+            window_pool=window_pool,
+            raw_latent=raw_latent,
+            state_dtype=states,
+            speculative=method,
+        )
+        for window_pool, raw_latent in ((True, False), (True, True), (False, False))
+    )
     candidates = [found for found in (first, raw, mixed) if known(found)]
     for found in candidates:
         if _agrees(sample, found, total):

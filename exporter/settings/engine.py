@@ -23,6 +23,7 @@ from pydantic_settings import CliToggleFlag, NoDecode
 from exporter.facts import Facts
 from exporter.kvmath.known import Unavailable
 from exporter.kvmath.overrides import Override
+from exporter.kvmath.speculation import METHODS, known_method
 
 
 class Overrides(BaseModel):
@@ -57,9 +58,12 @@ class Overrides(BaseModel):
     no_hybrid_manager: CliToggleFlag[bool] = Field(
         default=False, description="vLLM's hybrid KV cache manager is off: windows are stored in full"
     )
-    speculative: CliToggleFlag[bool] = Field(
-        default=False, description="the engine decodes speculatively: draft layers share the pool"
+    speculative: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.-]{1,40}$",
+        description="the engine decodes speculatively, by this method: mtp, ngram, eagle3, ...",
     )
+    num_speculative_tokens: PositiveInt | None = Field(default=None, description="tokens drafted a step")
     bytes_per_token: NonNegativeFloat | None = Field(
         default=None, description="set by hand: cache bytes of a token, all GPUs of a replica"
     )
@@ -87,6 +91,13 @@ class Overrides(BaseModel):
             raise ValueError(told.detail)  # noqa: TRY004  (bad input, not a bad type)
         return str(said)
 
+    @field_validator("speculative")
+    @classmethod
+    def _method(cls, name: str | None) -> str | None:
+        if name is not None and known_method(name) is None:
+            raise ValueError(f"not a method of either engine; known: {', '.join(sorted(METHODS))}")
+        return name
+
     def override(self) -> Override | None:
         """The cache set by hand, where one is."""
         set_by_hand = Override(self.bytes_per_token, self.state_bytes_per_sequence, self.window_tokens)
@@ -105,6 +116,8 @@ class Overrides(BaseModel):
             enable_prefix_caching=False if self.no_prefix_caching else None,
             hybrid_kv_cache_manager=False if self.no_hybrid_manager else None,
             speculative=True if self.speculative else None,
+            speculative_method=known_method(self.speculative),
+            num_speculative_tokens=self.num_speculative_tokens,
         )
 
 

@@ -96,6 +96,13 @@ def test_speculative_decoding() -> None:
     assert figure(got, c.CAPACITY_TOKENS) == 10_000
 
 
+def test_draft_layers_of_the_checkpoint() -> None:
+    """DeepSeek V3.2 in bf16: 61 layers of 1,152 bytes and an index of 132, and the one it drafts with."""
+    for method, layers in (("mtp", 62), ("ngram", 61)):
+        facts = told(kv_cache_dtype="bfloat16", speculative=True, speculative_method=method)
+        assert figure(read(sglang(), SPARSE, facts=facts), c.BYTES_PER_TOKEN) == layers * (1_152 + 132)
+
+
 def test_whatif() -> None:
     """10,001 slots of 1,024 bytes are 20,002 of 512, one of them padding: 20,001 // 4,096 = 4."""
     got = read(sglang(), contexts=(4_096,))

@@ -118,7 +118,14 @@ def test_speculative_and_hybrid_flags() -> None:
     assert read_documents([{"vllm_config": {**config, "speculative_config": {"k": 3}}}]).speculative is True
     off = {**config, "scheduler_config": {"disable_hybrid_kv_cache_manager": True}}
     assert read_documents([{"vllm_config": off}]).hybrid_kv_cache_manager is False
+    drafts = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
+    mtp = read_documents([{"vllm_config": {**config, "speculative_config": drafts}}])
+    assert (mtp.speculative, mtp.speculative_method, mtp.num_speculative_tokens) == (True, "mtp", 2)
     assert server_info(speculative_algorithm="EAGLE").speculative is True
+    # The model itself named as its own draft: the layers it brings along.
+    own = server_info(speculative_algorithm="EAGLE", speculative_draft_model_path="/m")
+    other = server_info(speculative_algorithm="EAGLE", speculative_draft_model_path="/d")
+    assert (own.speculative_method, other.speculative_method) == ("mtp", "eagle")
     assert server_info(speculative_algorithm=None).speculative is False
     assert server_info().speculative is None
     assert server_info(disable_radix_cache=True).enable_prefix_caching is False
