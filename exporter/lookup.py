@@ -16,7 +16,7 @@ from exporter.fetch import Failure, FetchError, get_text
 from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.model import read_model
 from exporter.settings import TargetSettings
-from exporter.sources.command_line import find_engine
+from exporter.sources.command_line import find_engine, find_engine_at
 from exporter.sources.flags import EngineFlags
 from exporter.sources.model_config import find_model_config
 from exporter.sources.weights import weights_bytes
@@ -51,16 +51,14 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
         for path in group:
             try:
                 text = await get_text(
-                    client, settings.url + path, timeout=INFO_TIMEOUT_S, max_bytes=MAX_INFO_BYTES
+                    client, settings.base_url + path, timeout=INFO_TIMEOUT_S, max_bytes=MAX_INFO_BYTES
                 )
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
                 continue
             documents.append(parse_document(text))
             break
-    parts = urlsplit(settings.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    flags = await in_thread(lambda: find_engine(parts.hostname or "", port))
+    flags = await in_thread(lambda: _flags(settings))
     return Learned(
         engine=read_documents(documents, software),
         command_line=command_line_facts(flags) if flags else None,
@@ -68,6 +66,13 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
         hub_cache=_hub_cache(flags) if flags else None,
         complete=complete,
     )
+
+
+def _flags(settings: TargetSettings) -> EngineFlags | None:
+    if settings.socket_path is not None:
+        return find_engine_at(settings.socket_path)
+    parts = urlsplit(settings.url)
+    return find_engine(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def command_line_facts(flags: EngineFlags) -> Facts:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from exporter import explain
+from exporter.access import engine_client
 from exporter.collect import EngineCollector
 from exporter.engines.info import parse_document, read_documents
-from exporter.fetch import Failure, FetchError, client_for
+from exporter.fetch import Failure, FetchError
 from exporter.kvmath.known import Unavailable
 from exporter.lookup import load_model
 from exporter.settings import ExplainSettings, ServeSettings, TargetSettings
@@ -49,7 +49,7 @@ async def _from_engines(settings: ExplainSettings) -> list[TargetState]:
     common = settings.model_dump(include=shared)
     watch = Watch(ServeSettings(target=list(settings.target), **common))
     for watcher in watch.watchers:
-        async with client_for(urlsplit(watcher.target.url).hostname or "") as client:
+        async with engine_client(watcher.target) as client:
             await watcher.poll(client)
             await watcher.settled()
     return list(watch.states)

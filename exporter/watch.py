@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import httpx
 
 from exporter import catalogue
+from exporter.access import engine_client
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Facts, Source
-from exporter.fetch import Failure, FetchError, check_end, client_for, get_text
+from exporter.fetch import Failure, FetchError, check_end, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
@@ -118,7 +118,7 @@ class TargetWatch:
         if interval is None:
             return None
         contexts = [n for n in self.settings.context if n <= self.settings.probe_max_context]
-        return Probe(self.target.url, sink, contexts, self._probed, interval_seconds=interval)
+        return Probe(self.target.base_url, sink, contexts, self._probed, interval_seconds=interval)
 
     def _probed(self) -> Engine | None:
         if not self.state.readouts:
@@ -134,12 +134,12 @@ class TargetWatch:
 
     async def run_probe(self, probe: Probe) -> None:
         """Probe until cancelled."""
-        async with client_for(urlsplit(self.target.url).hostname or "") as client:
+        async with engine_client(self.target) as client:
             await probe.run(client)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(client_for(urlsplit(self.target.url).hostname or ""))
+            client = await stack.enter_async_context(engine_client(self.target))
             while True:
                 await self.poll(client)
                 await asyncio.sleep(self.state.interval)
@@ -152,7 +152,7 @@ class TargetWatch:
         try:
             text = await get_text(
                 client,
-                f"{self.target.url}/metrics",
+                f"{self.target.base_url}/metrics",
                 timeout=self.settings.timeout,
                 max_bytes=self.settings.max_page_bytes,
             )
