@@ -50,6 +50,7 @@ class Facts:
     hybrid_kv_cache_manager: bool | None = None
     speculative: bool | None = None
     async_scheduling: bool | None = None
+    options: frozenset[str] | None = None  # those of engines/switches.py that it was started with
 
     def filled_from(self, other: Facts) -> Facts:
         """This one, with what it leaves open taken from ``other``."""

@@ -41,12 +41,13 @@ class Learned:
     working_directory: Path | None
     hub_cache: Path | None
     complete: bool  # False where an endpoint failed in a way that may pass
+    locked: bool = False  # True where an endpoint asked for a key
 
 
 async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: str) -> Learned:
     """Ask the info endpoints, and /proc if the engine runs on this machine."""
     documents: list[object] = []
-    complete = True
+    complete, locked = True, False
     for group in ENDPOINTS.get(software, ()):
         for path in group:
             try:
@@ -55,6 +56,7 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
                 )
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
+                locked = locked or error.reason is Failure.UNAUTHORIZED
                 continue
             documents.append(parse_document(text))
             break
@@ -65,6 +67,7 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
         working_directory=flags.working_directory if flags else None,
         hub_cache=_hub_cache(flags) if flags else None,
         complete=complete,
+        locked=locked,
     )
 
 
@@ -96,6 +99,7 @@ def command_line_facts(flags: EngineFlags) -> Facts:
         enable_prefix_caching=flags.enable_prefix_caching,
         hybrid_kv_cache_manager=flags.hybrid_kv_cache_manager,
         speculative=flags.speculative,
+        options=flags.options if flags.complete else None,
     )
     # A command line that was understood to its end speaks by what it leaves out, too.
     return said.filled_from(LEFT_OUT) if flags.complete and not shared else said

@@ -105,6 +105,7 @@ class TargetWatch:
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
         self.probe: Probe | None = None
         self._fetches: deque[float] = deque(maxlen=FETCH_MEMORY)
+        self.learned: Learned | None = None
         self._learned_at: float | None = None
         self._learn_again_s = REFRESH_S
         self._config_key: object = None
@@ -164,7 +165,7 @@ class TargetWatch:
             await self._learn_if_due(client, reading)
             state.accept(reading, self.clock(), time.time())
         except FetchError as error:
-            state.fail(error.reason)
+            state.fail(error.reason, str(error))
             self._say("down", error.reason, str(error))
         except Exception as error:
             state.fail(Failure.INTERNAL)
@@ -191,7 +192,7 @@ class TargetWatch:
         if not due and not new:
             return
         learned = await learn(client, self.target, reading.page.software)
-        self._learned_at = now
+        self.learned, self._learned_at = learned, now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
         if not new and not learned.complete:
             # The same process: what it said before holds on while an endpoint is silent.

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from exporter.engines.switches import in_sglang_server_info
 from exporter.facts import Facts
 from exporter.kvmath.known import Reason, Unavailable
 
@@ -125,6 +126,7 @@ def _sglang_server_info(doc: Mapping[str, object]) -> Facts:
         state_dtype=_text(doc, "mamba_ssm_dtype"),
         enable_prefix_caching=None if radix_off is None else not radix_off,
         speculative=doc["speculative_algorithm"] is not None if "speculative_algorithm" in doc else None,
+        options=in_sglang_server_info(doc),
     )
 
 

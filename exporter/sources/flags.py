@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import yaml
 
+from exporter.engines.switches import OPTIONS, given
 from exporter.sources.files import UnreadableError, read_bounded
 from exporter.sources.spellings import DEFAULT_PORTS, SWITCHES, UNRELATED_SWITCHES, UNRELATED_VALUES, VALUES
 
@@ -65,6 +66,7 @@ class EngineFlags:
     hybrid_kv_cache_manager: bool | None = None
     speculative: bool | None = None
     port: int | None = None
+    options: frozenset[str] = frozenset()  # those of engines/switches.py that were given
     complete: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     working_directory: Path | None = None
@@ -129,6 +131,7 @@ def parse_flags(
         hybrid_kv_cache_manager=switch("hybrid_kv_cache_manager"),
         speculative=None if text("speculative") in (None, "null", "none") else True,
         port=count("port"),
+        options=given(software, arguments),
         complete=complete,
         working_directory=working_directory,
         pid=pid,
@@ -260,7 +263,9 @@ def _as_words(key: object, value: object, software: str) -> list[str]:
     switches = SWITCHES[software]
     if isinstance(value, bool):
         option = option if value else "--no-" + option[2:]
-        return [option] if option in switches else []
+        return [option] if option in switches or option in OPTIONS[software] else []
+    if option in OPTIONS[software]:
+        return [f"{option}="]  # given; what it says is not kept
     if not any(option in options for options in VALUES[software].values()):
         return []
     # Aliases can make a small file a huge text: nothing nested is ever turned into text.
