@@ -53,6 +53,7 @@ class Facts:
     num_speculative_tokens: int | None = None
     async_scheduling: bool | None = None
     tracking_states: int | None = None  # SGLang: states a running sequence records besides its own
+    options: frozenset[str] | None = None  # those of engines/switches.py that it was started with
 
     def filled_from(self, other: Facts) -> Facts:
         """This one, with what it leaves open taken from ``other``."""

@@ -16,7 +16,7 @@ from exporter.fetch import Failure, FetchError, get_text
 from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.model import read_model
 from exporter.settings import TargetSettings
-from exporter.sources.command_line import find_engine
+from exporter.sources.command_line import find_engine, find_engine_at
 from exporter.sources.flags import EngineFlags
 from exporter.sources.model_config import find_model_config
 from exporter.sources.weights import weights_bytes
@@ -41,33 +41,41 @@ class Learned:
     working_directory: Path | None
     hub_cache: Path | None
     complete: bool  # False where an endpoint failed in a way that may pass
+    locked: bool = False  # True where an endpoint asked for a key
 
 
 async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: str) -> Learned:
     """Ask the info endpoints, and /proc if the engine runs on this machine."""
     documents: list[object] = []
-    complete = True
+    complete, locked = True, False
     for group in ENDPOINTS.get(software, ()):
         for path in group:
             try:
                 text = await get_text(
-                    client, settings.url + path, timeout=INFO_TIMEOUT_S, max_bytes=MAX_INFO_BYTES
+                    client, settings.base_url + path, timeout=INFO_TIMEOUT_S, max_bytes=MAX_INFO_BYTES
                 )
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
+                locked = locked or error.reason is Failure.UNAUTHORIZED
                 continue
             documents.append(parse_document(text))
             break
-    parts = urlsplit(settings.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    flags = await in_thread(lambda: find_engine(parts.hostname or "", port))
+    flags = await in_thread(lambda: _flags(settings))
     return Learned(
         engine=read_documents(documents, software),
         command_line=command_line_facts(flags) if flags else None,
         working_directory=flags.working_directory if flags else None,
         hub_cache=_hub_cache(flags) if flags else None,
         complete=complete,
+        locked=locked,
     )
+
+
+def _flags(settings: TargetSettings) -> EngineFlags | None:
+    if settings.socket_path is not None:
+        return find_engine_at(settings.socket_path)
+    parts = urlsplit(settings.url)
+    return find_engine(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def command_line_facts(flags: EngineFlags) -> Facts:
@@ -93,6 +101,7 @@ def command_line_facts(flags: EngineFlags) -> Facts:
         speculative=flags.speculative,
         speculative_method=flags.speculative_method,
         num_speculative_tokens=flags.num_speculative_tokens,
+        options=flags.options if flags.complete else None,
     )
     # A command line that was understood to its end speaks by what it leaves out, too.
     return said.filled_from(LEFT_OUT) if flags.complete and not shared else said

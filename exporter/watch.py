@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import httpx
 
 from exporter import catalogue
+from exporter.access import engine_client
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Facts, Source
-from exporter.fetch import Failure, FetchError, check_end, client_for, get_text
+from exporter.fetch import Failure, FetchError, check_end, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
@@ -105,6 +105,7 @@ class TargetWatch:
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
         self.probe: Probe | None = None
         self._fetches: deque[float] = deque(maxlen=FETCH_MEMORY)
+        self.learned: Learned | None = None
         self._learned_at: float | None = None
         self._learn_again_s = REFRESH_S
         self._config_key: object = None
@@ -118,7 +119,7 @@ class TargetWatch:
         if interval is None:
             return None
         contexts = [n for n in self.settings.context if n <= self.settings.probe_max_context]
-        return Probe(self.target.url, sink, contexts, self._probed, interval_seconds=interval)
+        return Probe(self.target.base_url, sink, contexts, self._probed, interval_seconds=interval)
 
     def _probed(self) -> Engine | None:
         if not self.state.readouts:
@@ -134,12 +135,12 @@ class TargetWatch:
 
     async def run_probe(self, probe: Probe) -> None:
         """Probe until cancelled."""
-        async with client_for(urlsplit(self.target.url).hostname or "") as client:
+        async with engine_client(self.target) as client:
             await probe.run(client)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(client_for(urlsplit(self.target.url).hostname or ""))
+            client = await stack.enter_async_context(engine_client(self.target))
             while True:
                 await self.poll(client)
                 await asyncio.sleep(self.state.interval)
@@ -152,7 +153,7 @@ class TargetWatch:
         try:
             text = await get_text(
                 client,
-                f"{self.target.url}/metrics",
+                f"{self.target.base_url}/metrics",
                 timeout=self.settings.timeout,
                 max_bytes=self.settings.max_page_bytes,
             )
@@ -164,7 +165,7 @@ class TargetWatch:
             await self._learn_if_due(client, reading)
             state.accept(reading, self.clock(), time.time())
         except FetchError as error:
-            state.fail(error.reason)
+            state.fail(error.reason, str(error))
             self._say("down", error.reason, str(error))
         except Exception as error:
             state.fail(Failure.INTERNAL)
@@ -191,7 +192,7 @@ class TargetWatch:
         if not due and not new:
             return
         learned = await learn(client, self.target, reading.page.software)
-        self._learned_at = now
+        self.learned, self._learned_at = learned, now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
         if not new and not learned.complete:
             # The same process: what it said before holds on while an endpoint is silent.

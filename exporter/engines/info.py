@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from exporter.engines.switches import in_sglang_server_info
 from exporter.facts import Facts
 from exporter.kvmath.known import Reason, Unavailable
 from exporter.kvmath.speculation import known_method
@@ -132,6 +133,7 @@ def _sglang_server_info(doc: Mapping[str, object]) -> Facts:
         speculative=doc["speculative_algorithm"] is not None if "speculative_algorithm" in doc else None,
         speculative_method=_sglang_method(doc),
         num_speculative_tokens=_count(doc, "speculative_num_draft_tokens"),
+        options=in_sglang_server_info(doc),
     )
 
 

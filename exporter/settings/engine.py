@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -24,10 +23,16 @@ from exporter.facts import Facts
 from exporter.kvmath.known import Unavailable
 from exporter.kvmath.overrides import Override
 from exporter.kvmath.speculation import METHODS, known_method
+from exporter.settings.access import Access
+
+UNIX_SCHEMES = ("unix", "http+unix")
+MAX_SOCKET_PATH_BYTES = 107  # Linux's sockaddr_un, less its final zero
+# Names go into labels and log lines.
+_ONE_LINE = r"^[^\x00-\x1f\x7f\x85\u2028\u2029]*$"
 
 
-class Overrides(BaseModel):
-    """What the user says about an engine.  The engine's own word wins."""
+class Overrides(Access):
+    """What the user says about an engine, and how to reach it.  About itself the engine's own word wins."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -123,6 +128,8 @@ class Overrides(BaseModel):
 
 def http_url(url: str, what: str) -> str:
     """``url``, where it is one that we may fetch and may show.  Raises ValueError."""
+    if _odd(url):
+        raise ValueError("not a URL: it has blanks or control characters")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -130,17 +137,38 @@ def http_url(url: str, what: str) -> str:
         raise ValueError(f"not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError(f"{what} is http://HOST:PORT or https://HOST:PORT")
-    if parts.username or parts.password:
+    if parts.username is not None or parts.password is not None:
         raise ValueError("no user or password in a URL: it would end up in labels and logs")
     return url
+
+
+def _odd(text: str) -> bool:
+    # urlsplit() passes over line ends and tabs: what it saw would not be what is asked for.
+    return any(not c.isprintable() or c.isspace() for c in text)
+
+
+def unix_url(url: str) -> str | None:
+    """The path in ``unix:///PATH`` or ``http+unix:///PATH``; None for another URL.  Raises ValueError."""
+    scheme, _, path = url.partition("://")
+    if scheme not in UNIX_SCHEMES:
+        return None
+    if not path.startswith("/") or any(not c.isprintable() for c in path):
+        raise ValueError("a unix socket is unix:///ABSOLUTE/PATH")
+    if len(path.encode()) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"a unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes")
+    return path
 
 
 class TargetSettings(Overrides):
     """One engine.  On a command line just its URL."""
 
     url: str
-    name: str = Field(default="", max_length=128, description="label `target`; default host:port")
-    route: str = Field(default="", max_length=128, description="the one route of this engine")
+    name: str = Field(
+        default="", max_length=128, pattern=_ONE_LINE, description="label `target`; default host:port"
+    )
+    route: str = Field(
+        default="", max_length=128, pattern=_ONE_LINE, description="the one route of this engine"
+    )
     request_log: Path | None = Field(
         default=None, description="directory of this engine's request log (SGLang)"
     )
@@ -151,12 +179,26 @@ class TargetSettings(Overrides):
     @field_validator("url")
     @classmethod
     def _http(cls, url: str) -> str:
+        if unix_url(url) is not None:
+            return url
+        if "?" in url or "#" in url:
+            raise ValueError("a target has no query: paths are put behind it")
         return http_url(url, "a target").rstrip("/").removesuffix("/metrics")
 
     @property
+    def socket_path(self) -> str | None:
+        """The unix socket that the engine listens on, where it is one."""
+        return unix_url(self.url)
+
+    @property
+    def base_url(self) -> str:
+        """What paths are put behind; over a unix socket the host is only a word."""
+        return self.url if self.socket_path is None else "http://localhost"
+
+    @property
     def label(self) -> str:
-        """The ``target`` label."""
-        return self.name or urlsplit(self.url).netloc
+        """The ``target`` label: its name, else host:port or the socket's path."""
+        return self.name or self.socket_path or urlsplit(self.url).netloc
 
 
 def _target(value: object) -> object:

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import yaml
 
+from exporter.engines.switches import OPTIONS, given
 from exporter.sources.files import UnreadableError, read_bounded
 from exporter.sources.speculative_flags import (
     is_speculative,
@@ -74,6 +75,7 @@ class EngineFlags:
     speculative_method: str | None = None  # as in kvmath.speculation
     num_speculative_tokens: int | None = None
     port: int | None = None
+    options: frozenset[str] = frozenset()  # those of engines/switches.py that were given
     complete: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     working_directory: Path | None = None
@@ -145,6 +147,7 @@ def parse_flags(
         speculative_method=method_in_use(software, method, draft, model),
         num_speculative_tokens=count("num_speculative_tokens"),
         port=count("port"),
+        options=given(software, arguments),
         complete=complete,
         working_directory=working_directory,
         pid=pid,
@@ -276,7 +279,9 @@ def _as_words(key: object, value: object, software: str) -> list[str]:
     switches = SWITCHES[software]
     if isinstance(value, bool):
         option = option if value else "--no-" + option[2:]
-        return [option] if option in switches else []
+        return [option] if option in switches or option in OPTIONS[software] else []
+    if option in OPTIONS[software]:
+        return [f"{option}="]  # given; what it says is not kept
     if not any(option in options for options in VALUES[software].values()):
         return []
     # Aliases can make a small file a huge text: nothing nested is ever turned into text.

@@ -371,6 +371,27 @@ def test_alias_bomb(tmp_path: Path) -> None:
     assert (flags.port, flags.model, flags.served_model_name) == (9000, None, None)
 
 
+def test_options_are_names_without_values(tmp_path: Path) -> None:
+    """Whether spans are sent is of interest, where to is not: that URL may hold a password."""
+    url = "http://user:hunter2@collector/v1/traces"
+    file = tmp_path / "c.yaml"
+    file.write_text(f"otlp-traces-endpoint: {url}\nkv_cache_metrics: true\n")
+    said = {
+        "words": ["vllm", "serve", "M", "--otlp-traces-endpoint", url, "--kv_cache_metrics"],
+        "equals": ["vllm", "serve", "M", f"--otlp-traces-endpoint={url}", "--kv-cache-metrics"],
+        "file": ["vllm", "serve", "M", "--config", str(file)],
+    }
+    for name, argv in said.items():
+        found = parse_flags(argv)
+        assert found is not None
+        assert found.options == {"--otlp-traces-endpoint", "--kv-cache-metrics"}, name
+        assert found.model == "M"
+        assert "hunter2" not in repr(found)
+    sglang = parse_flags(["sglang", "serve", "--model-path", "M", "--enable-trace", "--enable-metrics"])
+    assert sglang is not None
+    assert sglang.options == {"--enable-trace", "--enable-metrics"}
+
+
 def test_no_field_holds_the_raw_line() -> None:
     """A field added for the whole command line would carry its secrets: the list is closed."""
     assert {f.name for f in fields(EngineFlags)} == {
@@ -378,5 +399,5 @@ def test_no_field_holds_the_raw_line() -> None:
         "data_parallel_size", "decode_context_parallel_size", "block_size", "max_model_len",
         "max_num_batched_tokens", "kv_cache_dtype", "dtype", "enable_prefix_caching",
         "hybrid_kv_cache_manager", "speculative", "speculative_method", "num_speculative_tokens", "port",
-        "complete", "environment", "working_directory", "pid",
+        "options", "complete", "environment", "working_directory", "pid",
     }  # fmt: skip
