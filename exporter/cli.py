@@ -1,4 +1,4 @@
-"""``kvcache-exporter serve | demo | explain | plan``."""
+"""``kvcache-exporter serve | demo | explain | check | plan``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydantic_settings import SettingsError
 from exporter import __version__
 from exporter.settings import (
     COMMANDS,
+    CheckSettings,
     CommandSettings,
     DemoSettings,
     ExplainSettings,
@@ -31,6 +32,7 @@ commands:
   serve    watch engines and serve /metrics (default target http://127.0.0.1:8000)
   demo     the same, against a recorded run of both engines, no network needed
   explain  one readout: every step of the arithmetic, its inputs and their sources
+  check    an engine examined: what it tells, what is missing, which flags would help
   plan     before deploying: what a model's cache takes, and how many sequences fit
   version  print the version
 
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "serve": _serve,
         "demo": _demo,
         "explain": _explain,
+        "check": _check,
         "plan": _plan,
     }
     if command not in commands:
@@ -89,7 +92,7 @@ def _kind(command: str) -> type[CommandSettings]:
 
 def _help(kind: type[CommandSettings]) -> str:
     rows = [
-        (f"{flag} VALUE", f"{meaning} [{default}]" if default else meaning)
+        (f"{flag} VALUE" if flag.startswith("--") else flag, f"{meaning} [{default}]" if default else meaning)
         for flag, default, meaning in flags(kind)
     ]
     width = max(len(flag) for flag, _ in rows)
@@ -172,6 +175,15 @@ def _explain(words: Sequence[str]) -> int:
     settings: ExplainSettings = load(ExplainSettings, words)
     configure(settings.log_level, settings.log_format)
     return explain_once(settings)
+
+
+def _check(words: Sequence[str]) -> int:
+    from exporter.check.command import run  # noqa: PLC0415
+    from exporter.log import configure  # noqa: PLC0415
+
+    settings: CheckSettings = load(CheckSettings, words)
+    configure(settings.log_level, settings.log_format)
+    return run(settings)
 
 
 def _plan(words: Sequence[str]) -> int:

@@ -29,9 +29,9 @@ def metric_table() -> str:
 
 
 def settings_table() -> str:
-    """Flags of ``serve`` and ``explain`` in Markdown; environment and file keys follow from them."""
+    """Flags of ``serve``, ``explain`` and ``check``; environment and file keys follow from them."""
     rows: dict[str, tuple[list[str], str, str]] = {}
-    for command in ("serve", "explain"):
+    for command in ("serve", "explain", "check"):
         for flag, default, meaning in flags(COMMANDS[command]):
             rows.setdefault(flag, ([], default, meaning))[0].append(command)
     lines = ["| flag | commands | default | meaning |", "|---|---|---|---|"]

@@ -8,6 +8,7 @@ import ssl
 import zlib
 from enum import StrEnum
 from functools import cache
+from ipaddress import ip_address
 
 import httpx
 
@@ -17,7 +18,6 @@ ACCEPT = "text/plain;version=0.0.4"
 HEADERS = {"Accept": ACCEPT, "Accept-Encoding": "identity", "User-Agent": "kvcache-exporter"}
 # Each of the two handshakes gets this share of a fetch's time.
 HANDSHAKE_SHARE = 0.45
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class Failure(StrEnum):
@@ -27,6 +27,7 @@ class Failure(StrEnum):
     CONNECTION_FAILED = "connection_failed"
     DNS = "dns"
     TLS = "tls"
+    ACCESS_FILE = "access_file"  # the token's, CA's or client certificate's
     TIMEOUT = "timeout"
     UNAUTHORIZED = "http_401_403"
     NOT_FOUND = "http_404"
@@ -42,6 +43,10 @@ class Failure(StrEnum):
     INTERNAL = "internal"
 
 
+class AccessError(OSError):
+    """A file of the access settings that can't be used: ``str()`` names it and quotes nothing of it."""
+
+
 class FetchError(Exception):
     """A poll that gave nothing: ``reason`` for the label, the text for people."""
 
@@ -50,16 +55,38 @@ class FetchError(Exception):
         self.reason = reason
 
 
-def client_for(host: str) -> httpx.AsyncClient:
-    """A client that follows no redirect, and no proxy settings to loopback."""
-    trust_env = host not in LOCAL_HOSTS
+def client_for(
+    host: str,
+    *,
+    verify: ssl.SSLContext | None = None,
+    auth: httpx.Auth | None = None,
+    unix_socket: str | None = None,
+) -> httpx.AsyncClient:
+    """A client that follows no redirect, and no proxy settings to loopback.
+
+    The one place where clients are made.  ``verify``: TLS other than the default;
+    ``auth``: what each request is signed with; ``unix_socket``: its path, instead
+    of a connection to ``host``.
+    """
+    trust_env = unix_socket is None and not is_loopback(host)
+    limits = httpx.Limits(max_connections=2, max_keepalive_connections=1)
     return httpx.AsyncClient(
         follow_redirects=False,
         trust_env=trust_env,
-        verify=_trusted_roots(trust_env),
+        verify=verify or _trusted_roots(trust_env),
         headers=HEADERS,
-        limits=httpx.Limits(max_connections=2, max_keepalive_connections=1),
+        auth=auth,
+        limits=limits,
+        transport=httpx.AsyncHTTPTransport(uds=unix_socket, limits=limits) if unix_socket else None,
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine by its very name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 @cache
@@ -127,6 +154,7 @@ def _check_status(response: httpx.Response) -> None:
 
 def _why(error: BaseException) -> Failure:
     kinds: tuple[tuple[type[BaseException], Failure], ...] = (
+        (AccessError, Failure.ACCESS_FILE),
         (ConnectionRefusedError, Failure.CONNECTION_REFUSED),
         (socket.gaierror, Failure.DNS),
         (ssl.SSLError, Failure.TLS),

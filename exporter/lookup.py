@@ -17,7 +17,7 @@ from exporter.fetch import Failure, FetchError, get_text
 from exporter.kvmath.known import Unavailable, known
 from exporter.kvmath.model import read_model
 from exporter.settings import TargetSettings
-from exporter.sources.command_line import find_engine
+from exporter.sources.command_line import find_engine, find_engine_at
 from exporter.sources.flags import EngineFlags
 from exporter.sources.model_config import find_model_config
 from exporter.sources.weights import weights_bytes
@@ -42,6 +42,7 @@ class Learned:
     working_directory: Path | None
     hub_cache: Path | None
     complete: bool  # False where an endpoint failed in a way that may pass
+    locked: bool = False  # True where an endpoint asked for a key
 
 
 async def learn(
@@ -57,29 +58,39 @@ async def learn(
     engine is, if its name was resolved before and must not be again.
     """
     documents: list[object] = []
-    complete = True
+    complete, locked = True, False
     for group in ENDPOINTS.get(software, ()):
         for path in group:
             if not (seconds := time_for(INFO_TIMEOUT_S)):
                 complete = False
                 break
             try:
-                text = await get_text(client, settings.url + path, timeout=seconds, max_bytes=MAX_INFO_BYTES)
+                text = await get_text(
+                    client, settings.base_url + path, timeout=seconds, max_bytes=MAX_INFO_BYTES
+                )
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
+                locked = locked or error.reason is Failure.UNAUTHORIZED
                 continue
             documents.append(parse_document(text))
             break
-    parts = urlsplit(settings.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    flags = await in_thread(lambda: find_engine(address or parts.hostname or "", port))
+    flags = await in_thread(lambda: _flags(settings, address))
     return Learned(
         engine=read_documents(documents, software),
         command_line=command_line_facts(flags) if flags else None,
         working_directory=flags.working_directory if flags else None,
         hub_cache=_hub_cache(flags) if flags else None,
         complete=complete,
+        locked=locked,
     )
+
+
+def _flags(settings: TargetSettings, address: str) -> EngineFlags | None:
+    if settings.socket_path is not None:
+        return find_engine_at(settings.socket_path)
+    parts = urlsplit(settings.url)
+    host = address or parts.hostname or ""
+    return find_engine(host, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def command_line_facts(flags: EngineFlags) -> Facts:
@@ -103,6 +114,9 @@ def command_line_facts(flags: EngineFlags) -> Facts:
         enable_prefix_caching=flags.enable_prefix_caching,
         hybrid_kv_cache_manager=flags.hybrid_kv_cache_manager,
         speculative=flags.speculative,
+        speculative_method=flags.speculative_method,
+        num_speculative_tokens=flags.num_speculative_tokens,
+        options=flags.options if flags.complete else None,
     )
     # A command line that was understood to its end speaks by what it leaves out, too.
     return said.filled_from(LEFT_OUT) if flags.complete and not shared else said

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from exporter import explain
+from exporter.access import engine_client
 from exporter.collect import EngineCollector
 from exporter.engines.info import parse_document, read_documents
-from exporter.fetch import Failure, FetchError, client_for
+from exporter.fetch import Failure, FetchError
 from exporter.kvmath.known import Unavailable
 from exporter.lookup import load_model
-from exporter.settings import ExplainSettings, ServeSettings, TargetSettings
+from exporter.settings import CommandSettings, ExplainSettings, ServeSettings, TargetSettings
 from exporter.target import TargetState
+
+if TYPE_CHECKING:
+    from exporter.watch import Watch
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -43,16 +48,21 @@ def explain_once(settings: ExplainSettings) -> int:
 
 
 async def _from_engines(settings: ExplainSettings) -> list[TargetState]:
-    from exporter.watch import Watch  # noqa: PLC0415
-
-    shared = set(ExplainSettings.model_fields) & set(ServeSettings.model_fields) - {"target", "config_file"}
-    common = settings.model_dump(include=shared)
-    watch = Watch(ServeSettings(target=list(settings.target), **common))
+    watch = watch_of(settings, settings.target)
     for watcher in watch.watchers:
-        async with client_for(urlsplit(watcher.target.url).hostname or "") as client:
+        async with engine_client(watcher.target) as client:
             await watcher.poll(client)
             await watcher.settled()
     return list(watch.states)
+
+
+def watch_of(settings: CommandSettings, targets: Sequence[TargetSettings]) -> Watch:
+    """What ``serve`` would watch with these settings."""
+    from exporter.watch import Watch  # noqa: PLC0415
+
+    ours = set(type(settings).model_fields)
+    shared = ours & set(ServeSettings.model_fields) - {"target", "config_file"}
+    return Watch(ServeSettings(target=list(targets), **settings.model_dump(include=shared)))
 
 
 def _from_files(settings: ExplainSettings) -> TargetState:

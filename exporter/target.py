@@ -72,6 +72,7 @@ class TargetState:
         self.last_success: float | None = None
         self.last_success_timestamp: float | None = None
         self.last_attempt_failed: Failure | None = None
+        self.last_failure_detail = ""
         self._fingerprint: object = None
         self._marks: Mapping[Rank, tuple[float, ...]] = {}
 
@@ -134,8 +135,9 @@ class TargetState:
             self.settings.prefix_hit_objectives,
         )
 
-    def fail(self, reason: Failure) -> None:
+    def fail(self, reason: Failure, detail: str = "") -> None:
         """Count a failed poll; the last figures stay until they are stale."""
+        self.last_failure_detail = detail
         self.errors[reason] += 1
         self.last_attempt_failed = reason
 

@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import httpx
 
 from exporter import catalogue
+from exporter.access import engine_client
 from exporter.background import in_thread
 from exporter.derive.inputs import Model
 from exporter.facts import Facts, Source
-from exporter.fetch import Failure, FetchError, check_end, client_for, get_text
+from exporter.fetch import Failure, FetchError, check_end, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
@@ -180,6 +180,7 @@ class TargetWatch:
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
         self.probe: Probe | None = None
         self._fetches: deque[float] = deque(maxlen=FETCH_MEMORY)
+        self.learned: Learned | None = None
         self._learned_at: float | None = None
         self._learn_again_s = REFRESH_S
         self._config_key: object = None
@@ -187,8 +188,6 @@ class TargetWatch:
         self._said: object = None
         self.address = ""
         """Where the engine is, for a name that must not be resolved again."""
-        self.last_detail = ""
-        """What went wrong last, for people."""
         self._said_model: Model | None = None
 
     def goes_on_as(self, other: TargetWatch) -> bool:
@@ -201,7 +200,7 @@ class TargetWatch:
         if interval is None:
             return None
         contexts = [n for n in self.settings.context if n <= self.settings.probe_max_context]
-        return Probe(self.target.url, sink, contexts, self._probed, interval_seconds=interval)
+        return Probe(self.target.base_url, sink, contexts, self._probed, interval_seconds=interval)
 
     def _probed(self) -> Engine | None:
         if not self.state.readouts:
@@ -217,12 +216,12 @@ class TargetWatch:
 
     async def run_probe(self, probe: Probe) -> None:
         """Probe until cancelled."""
-        async with client_for(urlsplit(self.target.url).hostname or "") as client:
+        async with engine_client(self.target) as client:
             await probe.run(client)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(client_for(urlsplit(self.target.url).hostname or ""))
+            client = await stack.enter_async_context(engine_client(self.target))
             while True:
                 await self.poll(client)
                 await asyncio.sleep(self.state.interval)
@@ -240,7 +239,7 @@ class TargetWatch:
         try:
             text = await get_text(
                 client,
-                f"{self.target.url}/metrics",
+                f"{self.target.base_url}/metrics",
                 timeout=self._left(self.settings.timeout, until),
                 max_bytes=self.settings.max_page_bytes,
             )
@@ -262,7 +261,7 @@ class TargetWatch:
 
     def give_up(self, error: FetchError) -> None:
         """Count a poll that gave nothing."""
-        self.state.fail(error.reason)
+        self.state.fail(error.reason, str(error))
         self._say("down", error.reason, str(error))
 
     def _left(self, most: float, until: float | None) -> float:
@@ -288,7 +287,7 @@ class TargetWatch:
         learned = await learn(
             client, self.target, reading.page.software, lambda most: self._left(most, until), self.address
         )
-        self._learned_at = now
+        self.learned, self._learned_at = learned, now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
         if not new and not learned.complete:
             # The same process: what it said before holds on while an endpoint is silent.
@@ -348,11 +347,10 @@ class TargetWatch:
     # -- state changes, said once -----------------------------------------------
 
     def _say(self, what: str, *why: object) -> None:
-        self.last_detail = str(why[-1])[:300]
         if (what, why[:1]) != self._said:
             self._said = (what, why[:1])
             log.warning(
-                "engine not read", target=self.state.name, reason=str(why[0]), detail=self.last_detail
+                "engine not read", target=self.state.name, reason=str(why[0]), detail=str(why[-1])[:300]
             )
 
     def _say_up(self) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.fetch import Failure, FetchError, client_for
+from exporter.access import engine_client
+from exporter.fetch import Failure, FetchError
 from exporter.kvmath.known import known
 from exporter.probing.address import addresses_of, pin
 from exporter.probing.allow import AllowList, Goal, RefusedTargetError, goal
-from exporter.settings import ServeSettings, TargetSettings
+from exporter.settings import Overrides, ServeSettings, TargetSettings
 from exporter.shared import Shared
 from exporter.target import TargetState
 from exporter.watch import TargetWatch
@@ -135,7 +136,7 @@ class Prober:
                 address, pattern = allowed.take(aim, found)
                 steps.append(f"allowed by {pattern.text}; connecting to {address}")
                 watch.address = str(address)
-                async with client_for(aim.host) as client:
+                async with engine_client(watch.target) as client:
                     pin(client, address)
                     await watch.poll(client, until - self._clock())
             except FetchError as error:
@@ -144,7 +145,7 @@ class Prober:
                 watch.give_up(FetchError(Failure.TIMEOUT, f"the name was not resolved in {limit:g} s"))
             if state.last_attempt_failed is not None:
                 state.readouts = ()  # what it said before is not what it says now
-                steps.append(f"failed: {state.last_attempt_failed}: {watch.last_detail}")
+                steps.append(f"failed: {state.last_attempt_failed}: {state.last_failure_detail[:300]}")
             else:
                 steps.append(f"fetched in {state.fetch_seconds or 0:.3f} s, {len(state.readouts)} rank(s)")
             shape = state.model.shape
@@ -163,7 +164,9 @@ class Prober:
         entry = self._known.get(key)
         told = settings.modules[module].said() if module in settings.modules else {}
         target = TargetSettings(**{**told, "url": aim.url})
-        fresh = TargetWatch(settings.model_copy(update={"target": [target]}), 0, self._clock)
+        # What is said at the top about all engines (tokens among it) is about those that are configured.
+        said = settings.model_copy(update={**dict(Overrides()), "target": [target]})
+        fresh = TargetWatch(said, 0, self._clock)
         if entry is None or not entry.watch.goes_on_as(fresh):  # a module may have changed
             entry = self._known[key] = _Known(fresh, now)
         entry.used = now

@@ -104,4 +104,4 @@ class Forwarder:
     def _say(self, what: str, detail: str) -> None:
         if self._said != what:
             self._said = what
-            log.warning(what, url=self.url, detail=detail[:300])
+            log.warning(what, url=self.url.partition("?")[0], detail=detail[:300])

@@ -7,6 +7,7 @@ Every field is a flag (``--poll-interval``), an environment variable
 from exporter.settings.commands import (
     COMMANDS,
     DEFAULT_CONTEXTS,
+    CheckSettings,
     DemoSettings,
     ExplainSettings,
     ServeSettings,
@@ -26,6 +27,7 @@ __all__ = [
     "COMMANDS",
     "DEFAULT_CONTEXTS",
     "ENV_PREFIX",
+    "CheckSettings",
     "CommandSettings",
     "DemoSettings",
     "ExplainSettings",

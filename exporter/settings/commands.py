@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, field_validator, model_validator
-from pydantic_settings import CliToggleFlag, NoDecode
+from pydantic_settings import CliPositionalArg, CliToggleFlag, NoDecode
 
 from exporter.probing.allow import AllowList
 from exporter.settings.engine import (
@@ -149,6 +149,28 @@ class ExplainSettings(_Settings):
     )
 
 
+class CheckSettings(_Settings):
+    """kvcache-exporter check: an engine examined: what it tells, what is missing, which flags would help."""
+
+    url: CliPositionalArg[str] = Field(description="engine URL")
+    poll_interval: float = Field(
+        default=2.0, gt=0.01, le=60, description="as `serve` will have it: what share of it a poll takes"
+    )
+    timeout: float = Field(default=5.0, gt=0, le=60, description="seconds for one fetch")
+    strict: CliToggleFlag[bool] = Field(
+        default=False, description="exit with 1 for advice as well, but for what is only optional"
+    )
+    output: Literal["text", "json"] = Field(default="text", description="text or json")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="error", description="debug, info, warning or error; the report says what the log would"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _target(cls, url: str) -> str:
+        return TargetSettings(url=url).url
+
+
 class DemoSettings(_Settings):
     """kvcache-exporter demo: the exporter against a recorded run."""
 
@@ -169,6 +191,7 @@ COMMANDS: dict[str, type[_Settings]] = {
     "serve": ServeSettings,
     "demo": DemoSettings,
     "explain": ExplainSettings,
+    "check": CheckSettings,
 }
 
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -24,10 +23,17 @@ from pydantic_settings import CliToggleFlag, NoDecode
 from exporter.facts import Facts
 from exporter.kvmath.known import Unavailable
 from exporter.kvmath.overrides import Override
+from exporter.kvmath.speculation import METHODS, known_method
+from exporter.settings.access import Access
+
+UNIX_SCHEMES = ("unix", "http+unix")
+MAX_SOCKET_PATH_BYTES = 107  # Linux's sockaddr_un, less its final zero
+# Names go into labels and log lines.
+_ONE_LINE = r"^[^\x00-\x1f\x7f\x85\u2028\u2029]*$"
 
 
-class Overrides(BaseModel):
-    """What the user says about an engine.  The engine's own word wins."""
+class Overrides(Access):
+    """What the user says about an engine, and how to reach it.  About itself the engine's own word wins."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -58,9 +64,12 @@ class Overrides(BaseModel):
     no_hybrid_manager: CliToggleFlag[bool] = Field(
         default=False, description="vLLM's hybrid KV cache manager is off: windows are stored in full"
     )
-    speculative: CliToggleFlag[bool] = Field(
-        default=False, description="the engine decodes speculatively: draft layers share the pool"
+    speculative: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.-]{1,40}$",
+        description="the engine decodes speculatively, by this method: mtp, ngram, eagle3, ...",
     )
+    num_speculative_tokens: PositiveInt | None = Field(default=None, description="tokens drafted a step")
     bytes_per_token: NonNegativeFloat | None = Field(
         default=None, description="set by hand: cache bytes of a token, all GPUs of a replica"
     )
@@ -88,6 +97,13 @@ class Overrides(BaseModel):
             raise ValueError(told.detail)  # noqa: TRY004  (bad input, not a bad type)
         return str(said)
 
+    @field_validator("speculative")
+    @classmethod
+    def _method(cls, name: str | None) -> str | None:
+        if name is not None and known_method(name) is None:
+            raise ValueError(f"not a method of either engine; known: {', '.join(sorted(METHODS))}")
+        return name
+
     def override(self) -> Override | None:
         """The cache set by hand, where one is."""
         set_by_hand = Override(self.bytes_per_token, self.state_bytes_per_sequence, self.window_tokens)
@@ -106,11 +122,15 @@ class Overrides(BaseModel):
             enable_prefix_caching=False if self.no_prefix_caching else None,
             hybrid_kv_cache_manager=False if self.no_hybrid_manager else None,
             speculative=True if self.speculative else None,
+            speculative_method=known_method(self.speculative),
+            num_speculative_tokens=self.num_speculative_tokens,
         )
 
 
 def http_url(url: str, what: str) -> str:
     """``url``, where it is one that we may fetch and may show.  Raises ValueError."""
+    if _odd(url):
+        raise ValueError("not a URL: it has blanks or control characters")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -118,17 +138,38 @@ def http_url(url: str, what: str) -> str:
         raise ValueError(f"not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError(f"{what} is http://HOST:PORT or https://HOST:PORT")
-    if parts.username or parts.password:
+    if parts.username is not None or parts.password is not None:
         raise ValueError("no user or password in a URL: it would end up in labels and logs")
     return url
+
+
+def _odd(text: str) -> bool:
+    # urlsplit() passes over line ends and tabs: what it saw would not be what is asked for.
+    return any(not c.isprintable() or c.isspace() for c in text)
+
+
+def unix_url(url: str) -> str | None:
+    """The path in ``unix:///PATH`` or ``http+unix:///PATH``; None for another URL.  Raises ValueError."""
+    scheme, _, path = url.partition("://")
+    if scheme not in UNIX_SCHEMES:
+        return None
+    if not path.startswith("/") or any(not c.isprintable() for c in path):
+        raise ValueError("a unix socket is unix:///ABSOLUTE/PATH")
+    if len(path.encode()) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"a unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes")
+    return path
 
 
 class TargetSettings(Overrides):
     """One engine.  On a command line just its URL."""
 
     url: str
-    name: str = Field(default="", max_length=128, description="label `target`; default host:port")
-    route: str = Field(default="", max_length=128, description="the one route of this engine")
+    name: str = Field(
+        default="", max_length=128, pattern=_ONE_LINE, description="label `target`; default host:port"
+    )
+    route: str = Field(
+        default="", max_length=128, pattern=_ONE_LINE, description="the one route of this engine"
+    )
     request_log: Path | None = Field(
         default=None, description="directory of this engine's request log (SGLang)"
     )
@@ -139,12 +180,26 @@ class TargetSettings(Overrides):
     @field_validator("url")
     @classmethod
     def _http(cls, url: str) -> str:
+        if unix_url(url) is not None:
+            return url
+        if "?" in url or "#" in url:
+            raise ValueError("a target has no query: paths are put behind it")
         return http_url(url, "a target").rstrip("/").removesuffix("/metrics")
 
     @property
+    def socket_path(self) -> str | None:
+        """The unix socket that the engine listens on, where it is one."""
+        return unix_url(self.url)
+
+    @property
+    def base_url(self) -> str:
+        """What paths are put behind; over a unix socket the host is only a word."""
+        return self.url if self.socket_path is None else "http://localhost"
+
+    @property
     def label(self) -> str:
-        """The ``target`` label."""
-        return self.name or urlsplit(self.url).netloc
+        """The ``target`` label: its name, else host:port or the socket's path."""
+        return self.name or self.socket_path or urlsplit(self.url).netloc
 
 
 class ModuleSettings(TargetSettings):

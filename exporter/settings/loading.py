@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import PydanticUndefined
 from pydantic_settings import (
     BaseSettings,
+    CliPositionalArg,
     CliSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -25,6 +26,7 @@ SPELT_WITH_DOTS = {"--web.config.file": "--web-config-file"}
 # Names of the settings of every command, filled as the commands are defined: one
 # environment and one file serve them all.
 SHARED_NAMES: set[str] = set()
+_POSITIONAL = get_args(CliPositionalArg[str])[1]
 
 
 class CommandSettings(BaseSettings):
@@ -78,14 +80,16 @@ def field_name(attribute: str) -> str:
 
 
 def flags(kind: type[CommandSettings]) -> list[tuple[str, str, str]]:
-    """(flag, default, meaning) of every setting of a command, for help and documentation."""
+    """(flag, default, meaning) of every setting of a command, for help and documentation; an argument
+    that is no flag is in capitals."""
     rows: list[tuple[str, str, str]] = []
     for name, field in kind.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
         words = default if isinstance(default, list) else [default]
         unset = (None, "", PydanticUndefined)
         shown = " ".join(str(getattr(word, "url", word)) for word in words if word not in unset)
-        rows.append((f"--{field_name(name).replace('_', '-')}", shown, field.description or ""))
+        flag = name.upper() if _POSITIONAL in field.metadata else f"--{field_name(name).replace('_', '-')}"
+        rows.append((flag, shown, field.description or ""))
     return rows
 
 

@@ -8,13 +8,13 @@ bytes: whatever cannot be read counts as not there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from exporter.sources.files import UnreadableError, read_bounded
 from exporter.sources.flags import EngineFlags, parse_flags
-from exporter.sources.sockets import listening_inodes, local_addresses
+from exporter.sources.sockets import listening_inodes, local_addresses, unix_inodes
 
 # All that is kept of an environment: anything else may be a secret.
 ENVIRONMENT = frozenset(
@@ -46,9 +46,16 @@ def find_engine(host: str, port: int, *, proc: Path = Path("/proc")) -> EngineFl
     if not addresses:
         return None
     owners = _owners(proc, listening_inodes(proc, addresses, port))
-    if owners:
-        return next((found for found in (_engine_above(proc, pid) for pid in owners) if found), None)
-    return _by_port(proc, port)
+    return _first(proc, owners) if owners else _by_port(proc, port)
+
+
+def find_engine_at(socket: str, *, proc: Path = Path("/proc")) -> EngineFlags | None:
+    """The engine that listens on the unix socket at this path.  Never raises; blocking."""
+    return _first(proc, _owners(proc, unix_inodes(proc, socket)))
+
+
+def _first(proc: Path, owners: Iterable[int]) -> EngineFlags | None:
+    return next((found for found in (_engine_above(proc, pid) for pid in owners) if found), None)
 
 
 def _pids(proc: Path) -> list[int]:

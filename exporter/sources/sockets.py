@@ -84,6 +84,20 @@ def listening_inodes(proc: Path, addresses: frozenset[Address], port: int) -> fr
     return frozenset(exact or wildcard)
 
 
+def unix_inodes(proc: Path, path: str) -> frozenset[str]:
+    """Inodes of the sockets that listen at ``path`` (/proc/net/unix, flag 00010000 is listening)."""
+    found: set[str] = set()
+    try:
+        with (proc / "net" / "unix").open(encoding="utf-8", errors="replace") as lines:
+            for line in itertools.islice(lines, _MAX_LINES):
+                fields = line.rstrip("\n").split(None, 7)
+                if len(fields) == 8 and fields[3] == "00010000" and fields[7] == path:
+                    found.add(fields[6])
+    except OSError:
+        return frozenset()
+    return frozenset(found)
+
+
 def _listener(fields: list[str]) -> tuple[Address, int, str] | None:
     """Address, port and inode of one line, None where it is no listener's."""
     if len(fields) < 10 or fields[3] != _LISTEN:

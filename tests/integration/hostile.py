@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import ssl
 import struct
 import threading
 import zlib
@@ -44,14 +45,19 @@ class HostileServer:
     """Serves :attr:`engines` on 127.0.0.1 for the length of a ``with`` block."""
 
     def __init__(
-        self, engines: Mapping[str, Answer] | None = None, sock: socket.socket | None = None
+        self,
+        engines: Mapping[str, Answer] | None = None,
+        sock: socket.socket | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.engines: dict[str, Answer] = dict(engines or {})
+        """``sock``: bound already, perhaps a unix socket; ``tls``: the server's side of it."""
+        self.tls = tls
+        self.engines: dict[str, Answer] = engines if isinstance(engines, dict) else dict(engines or {})
         self.asked: Counter[str] = Counter()  # requests by "engine/path"
         self.heads: list[bytes] = []
         self._closing = threading.Event()
         self._sock = sock or reserve_port()
-        self.port: int = self._sock.getsockname()[1]
+        self.port: int = 0 if self._sock.family == socket.AF_UNIX else self._sock.getsockname()[1]
 
     def url(self, engine: str) -> str:
         return f"http://127.0.0.1:{self.port}/{engine}"
@@ -80,20 +86,27 @@ class HostileServer:
     def _answer(self, sock: socket.socket) -> None:
         # The client hanging up in the middle is what many of these answers provoke.
         with suppress(OSError), sock:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                more = sock.recv(65536)
-                if not more:
-                    return
-                head += more
-                if head[:1] == b"\x16":  # a TLS client greets us; this is what a plain web server says
-                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
-                    return
-            path = head.split(b" ", 2)[1].decode().lstrip("/")
-            engine, _, rest = path.partition("/")
-            self.heads.append(head)
-            self.asked[path] += 1
-            self.engines[engine](Connection(sock, "/" + rest, self._closing))
+            if self.tls is None:
+                self._serve(sock)
+            else:
+                with self.tls.wrap_socket(sock, server_side=True) as secured:
+                    self._serve(secured)
+
+    def _serve(self, sock: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            more = sock.recv(65536)
+            if not more:
+                return
+            head += more
+            if head[:1] == b"\x16":  # a TLS client greets us; this is what a plain web server says
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+                return
+        path = head.split(b" ", 2)[1].decode().lstrip("/")
+        engine, _, rest = path.partition("/")
+        self.heads.append(head)
+        self.asked[path] += 1
+        self.engines[engine](Connection(sock, "/" + rest, self._closing))
 
 
 # -- answers ----------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from .page import Page
 from .server import Server, free_port
@@ -15,6 +18,14 @@ _START_S = 30.0
 _POLL_INTERVAL_S = 0.2
 # Polls stretch with the time the engine takes to render its page, but never beyond 15 s.
 _FRESH_S = 45.0
+
+
+def checked(target: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of `kvcache-exporter check`."""
+    command = [str(Path(sys.executable).with_name("kvcache-exporter")), "check", target, "--output", "json"]
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("KVCACHE_")}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, json.loads(ended.stdout)
 
 
 class Sidecar(Server):

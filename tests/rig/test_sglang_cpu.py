@@ -18,6 +18,7 @@ from .controls import SglangControls
 from .load import Load, load, prompts
 from .page import Page
 from .sglang_truth import DEEPSEEK_V2, LLAMA, LLAMA_PAGES, MAX_RUNNING, MODELS, SERVING
+from .sidecar import checked
 from .waiting import wait_for, wait_until
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
@@ -49,6 +50,19 @@ def test_the_sidecar_waits_for_its_engine(sglang: SglangStand) -> None:
     assert sglang.before_engine.all("kvcache_capacity_tokens") == []
 
     assert sglang.sidecar.scrape().value("kvcache_engine_up") == 1
+
+
+@every_model
+def test_check_says_that_all_is_well(sglang: SglangStand) -> None:
+    """The doctor on a real engine: nothing wrong, and the request log that is on is not advised."""
+    code, told = checked(sglang.engine.url)
+
+    assert (code, told["engine"], told["arithmetic"]["agrees"]) == (0, "sglang", True)
+    assert told["model_config"]["found"]
+    assert "kvcache_bytes_per_token" in {s["signal"] for s in told["signals"] if s["available"]}
+    flags = {(advice["flag"] or "").split(" ")[0] for advice in told["advice"]}
+    assert "--export-metrics-to-file" not in flags
+    assert "--tokenizer-metrics-custom-labels-header" in flags
 
 
 @every_model

@@ -13,6 +13,7 @@ import pytest
 from .conftest import Stand
 from .load import load, prompts
 from .page import Page
+from .sidecar import checked
 from .truth import GEMMA2, LLAMA, MODELS
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
@@ -59,6 +60,20 @@ def test_our_arithmetic_agrees_with_the_engine(stand: Stand) -> None:
     page = stand.sidecar.scrape_fresh()
 
     assert page.value("kvcache_arithmetic_ratio") == pytest.approx(1, abs=0.001)
+
+
+@every_model
+def test_check_says_that_all_is_well(stand: Stand) -> None:
+    """The doctor on a real engine: nothing wrong, every byte known, and the flag that would help."""
+    code, told = checked(stand.engine.url)
+
+    assert (code, told["engine"], told["arithmetic"]["agrees"]) == (0, "vllm", True)
+    assert told["model_names"] == [stand.model.name]
+    assert told["model_config"]["found"]
+    available = {signal["signal"] for signal in told["signals"] if signal["available"]}
+    assert {"kvcache_bytes_per_token", "kvcache_capacity_bytes", "kvcache_max_sequences"} <= available
+    flags = {(advice["flag"] or "").split(" ")[0] for advice in told["advice"]}
+    assert "--otlp-traces-endpoint" in flags  # it was started without
 
 
 @every_model

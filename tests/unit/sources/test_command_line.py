@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from exporter.sources import find_engine
-from exporter.sources.sockets import listening_inodes, local_addresses
+from exporter.sources.command_line import find_engine_at
+from exporter.sources.sockets import listening_inodes, local_addresses, unix_inodes
 
 from .conftest import FakeProc
 
@@ -53,6 +54,42 @@ def test_by_socket(fake_proc: FakeProc, table: tuple[str, str]) -> None:
     assert (found.pid, found.tensor_parallel_size, found.working_directory) == (41, 2, Path("/srv"))
     assert found.environment == {"HF_HOME": "/hf", "HF_HUB_OFFLINE": "1"}
     assert "secret" not in repr(found)
+
+
+UNIX_HEAD = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+
+
+def test_by_unix_socket(fake_proc: FakeProc) -> None:
+    """vLLM's --uds: the listening one of the sockets at that path, which accepted ones share."""
+    rows = [
+        ("00000000", 70, "/run/v.sock"),
+        ("00010000", 71, "/run/other.sock"),
+        ("00010000", 72, "/run/v.sock"),
+    ]
+    (fake_proc.root / "net").mkdir(exist_ok=True)
+    (fake_proc.root / "net" / "unix").write_text(
+        UNIX_HEAD
+        + "".join(f"0000: 00000002 00000000 {flags} 0001 01 {inode} {path}\n" for flags, inode, path in rows)
+        + "0000: 00000002 00000000 00000000 0001 03 73\n"
+    )
+    fake_proc.process(40, [*VLLM, "--uds", "/run/other.sock"], sockets=[70, 71])
+    fake_proc.process(41, [*VLLM, "-tp", "2", "--uds", "/run/v.sock"], sockets=[72])
+    found = find_engine_at("/run/v.sock", proc=fake_proc.root)
+    assert found is not None
+    assert (found.pid, found.tensor_parallel_size) == (41, 2)
+    assert find_engine_at("/run/none.sock", proc=fake_proc.root) is None
+
+
+def test_real_unix_socket(tmp_path: Path) -> None:
+    """The kernel's table says what we read out of it, blanks in a path included."""
+    path = str(tmp_path / "an engine.sock")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        assert unix_inodes(Path("/proc"), path) == frozenset()  # bound, but nobody listens
+        sock.listen()
+        assert {f"socket:[{inode}]" for inode in unix_inodes(Path("/proc"), path)} == {
+            os.readlink(f"/proc/self/fd/{sock.fileno()}")
+        }
 
 
 def test_ipv6_loopback(fake_proc: FakeProc) -> None:
