@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from exporter import __version__
 from exporter.background import DaemonThreads
+from exporter.fleet import Watch
 from exporter.log import log
 from exporter.server import guest, listen
 from exporter.settings import host_and_port
-from exporter.watch import Watch
 from exporter.web.app import app
 from exporter.web.control import Control, ReloadError
 from exporter.web.secured import Secured, WebConfig

@@ -22,8 +22,8 @@ import pytest
 import uvicorn
 
 from exporter import watch, web
+from exporter.fleet import Watch
 from exporter.settings import ServeSettings, Target, TargetSettings
-from exporter.watch import Watch
 
 from .hostile import reserve_port
 from .page import Page
