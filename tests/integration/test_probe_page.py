@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -215,7 +216,7 @@ def test_token_goes_only_where_a_module_sends_it(server: h.HostileServer, tmp_pa
     (tmp_path / "ours").write_text("for-our-engines")
     (tmp_path / "theirs").write_text("for-the-fleet")
     modules = {"fleet": {"bearer_token_file": str(tmp_path / "theirs")}}
-    more = {"bearer_token_file": tmp_path / "ours", "modules": modules}
+    more: dict[str, Any] = {"bearer_token_file": tmp_path / "ours", "modules": modules}
     with InProcess({}, probe_allow=EVERY_PORT, **more) as exporter:
         probe(exporter, server.url("engine")).raise_for_status()
         assert server.heads
