@@ -113,10 +113,11 @@ class Prober:
         if seconds is not None:
             limit = min(limit, max(LEAST_S, seconds - settings.probe_timeout_offset))
         key = aim.url, module or ""
+        # One that runs may have more time than this scraper gives; a new one keeps to the limit itself.
+        patience = limit if key in self._running else None
         task = self._running.join(key, lambda: self._fetch(aim, module or "", allowed, limit))
         try:
-            # A slower scraper may have started it, with more time than this one has.
-            async with asyncio.timeout(limit + settings.probe_timeout_offset / 2):
+            async with asyncio.timeout(patience):
                 return await asyncio.shield(task)
         except TimeoutError:
             raise ProbeError(Outcome.TIMEOUT, f"no result in {limit:g} s") from None
@@ -130,7 +131,7 @@ class Prober:
             watch = self._watch(aim, module)
             state = watch.state
             try:
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(max(0.0, until - self._clock())):
                     found = await addresses_of(aim)
                 steps.append(f"resolved to {', '.join(map(str, found))}")
                 address, pattern = allowed.take(aim, found)
