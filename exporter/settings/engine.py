@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -16,6 +16,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import CliToggleFlag, NoDecode
 
@@ -199,6 +200,29 @@ class TargetSettings(Overrides):
     def label(self) -> str:
         """The ``target`` label: its name, else host:port or the socket's path."""
         return self.name or self.socket_path or urlsplit(self.url).netloc
+
+
+class ModuleSettings(TargetSettings):
+    """What a probe is told about its target: all that may be said about one, but which one it is."""
+
+    url: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_no_target(cls, said: Any) -> Any:
+        for key in ("url", "name", "request_log"):
+            if isinstance(said, dict) and key in said:
+                raise ValueError(f"{key} belongs to a target, not to a module")
+        return said
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        return url
+
+    def said(self) -> dict[str, Any]:
+        """What was said, to make a target of."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 def _target(value: object) -> object:
