@@ -24,7 +24,8 @@ DEV := $(VENV)/.installed-to-develop
 
 # package:command, for programs the tests start.
 DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool
+	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool \
+	curl:curl systemd:systemd-analyze
 
 # Installs Debian packages; apt's long output is shown only if it fails. policy-rc.d keeps a daemon
 # from starting: the tests want the program, on a port of their own.

@@ -1,4 +1,4 @@
-"""``python3 pager.py HOST:PORT``: stands for whoever is paged; prints what Alertmanager sends, an alert a line."""
+"""``python3 pager.py HOST:PORT``: stands for whoever is paged; prints an alert a line."""
 
 from __future__ import annotations
 
