@@ -141,7 +141,7 @@ def test_leaderworkerset_with_init_containers_is_refused(tmp_path: Path) -> None
     shutil.copytree(KUSTOMIZE, tmp_path / "kustomize")
     engine = tmp_path / "kustomize" / "examples" / "leaderworkerset" / "engine.yaml"
     own = yaml.safe_load(engine.read_text())
-    template(own)["spec"]["initContainers"] = [{"name": "download", "image": "busybox"}]  # type: ignore[index]
+    template(own)["spec"]["initContainers"] = [{"name": "download", "image": "busybox"}]
     engine.write_text(yaml.safe_dump(own))
     done = subprocess.run(
         [program("kubectl"), "kustomize", str(engine.parent)], capture_output=True, text=True, check=False
