@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 # -qq leaves errors only: notes about places that were searched in vain help nobody.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 PYTEST := $(BIN)/python -m pytest
+VERSION = $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' exporter/__init__.py)
 # Arguments for the program started: make demo ARGS=--help, make unit ARGS="-k sglang".
 ARGS ?=
 
@@ -23,7 +24,8 @@ DEV := $(VENV)/.installed-to-develop
 
 # package:command, for programs the tests start.
 DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool
+	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool \
+	curl:curl systemd:systemd-analyze
 
 # Installs Debian packages; apt's long output is shown only if it fails. policy-rc.d keeps a daemon
 # from starting: the tests want the program, on a port of their own.
@@ -92,6 +94,47 @@ golden: $(DEV) ## write the expected pages anew; read the diff before committing
 .PHONY: docs
 docs: $(RUN) ## write the generated parts of the README anew
 	@$(BIN)/python -m exporter.docs README.md
+
+.PHONY: lock
+lock: $(DEV) ## write deploy/*.lock anew: all versions with their hashes, for every platform
+	@$(PIP) install uv
+	compile() {
+		$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+			--no-emit-index-url --no-header --no-annotate "$$@"
+	}
+	compile pyproject.toml -o deploy/requirements.lock
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| compile - -o deploy/build.lock
+
+.PHONY: image
+image: ## build the container image: make image IMAGE=name:tag ARGS=--push
+	@: "$${IMAGE:=kvcache-exporter:$(VERSION)}" "$${PYTHON_TAG:=python:3.13-slim-bookworm}"
+	digest=$$(docker buildx imagetools inspect "$$PYTHON_TAG" --format '{{.Manifest.Digest}}')
+	docker buildx build --platform "$${PLATFORMS:-linux/amd64,linux/arm64}" -f deploy/Dockerfile -t "$$IMAGE" \
+		--build-arg PYTHON_IMAGE="$$PYTHON_TAG@$$digest" --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION="$$(git rev-parse HEAD)" --build-arg CREATED="$$(date -u +%FT%TZ)" \
+		--sbom=true --provenance=true $(ARGS) .
+
+.PHONY: chart
+chart: $(RUN) ## the Helm chart with rules and dashboards in it: dist/kvcache-exporter-VERSION.tgz
+	@$(BIN)/python -m deploy.helm.assemble dist
+
+.PHONY: sbom
+sbom: $(DEV) ## what the image will hold, installed as the image does it: dist/kvcache-exporter.cdx.json
+	@$(PIP) install cyclonedx-bom
+	rm -rf build/image && mkdir -p build/image dist
+	$(PYTHON) -m venv build/image/builder && $(PYTHON) -m venv --without-pip build/image/app
+	build=build/image/builder/bin/python
+	pip() { "$$build" -m pip --disable-pip-version-check -qq "$$@"; }
+	pip install 'pip>=23'
+	pip install --require-hashes --only-binary :all: -r deploy/build.lock
+	pip --python build/image/app/bin/python install --require-hashes --only-binary :all: -r deploy/requirements.lock
+	pip wheel --no-build-isolation --no-deps --wheel-dir build/image/wheel .
+	pip --python build/image/app/bin/python install --no-index --no-deps build/image/wheel/*.whl
+	pip --python build/image/app/bin/python check
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --mc-type application \
+		-o dist/kvcache-exporter.cdx.json build/image/app/bin/python
+	echo dist/kvcache-exporter.cdx.json
 
 .PHONY: clean
 clean: ## remove the environment, caches and builds; .cache (engines) stays, it took long to build
