@@ -196,8 +196,9 @@ def test_boards_are_those_of_grafana(chart: helm.Chart) -> None:
     objects = rendered(chart, {"dashboards": {"enabled": True}})
     check(objects)
     made = {name: text for one in objects for name, text in one["data"].items()}
-    assert boards
     assert made == boards
+    uids = {json.loads(text)["uid"] for text in made.values()}
+    assert uids >= {f"kvcache-{name}" for name in ("capacity", "pressure", "latency", "fleet", "exporter")}
     assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in objects)
 
 
