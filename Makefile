@@ -14,6 +14,9 @@ BIN := $(VENV)/bin
 # -qq leaves errors only: notes about places that were searched in vain help nobody.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 PYTEST := $(BIN)/python -m pytest
+# For `rig`: the engines run on this machine's NVIDIA GPU; a model directory of yours is checked too.
+GPU ?=
+MODEL ?=
 # Arguments for the program started: make demo ARGS=--help, make unit ARGS="-k sglang".
 ARGS ?=
 
@@ -23,7 +26,7 @@ DEV := $(VENV)/.installed-to-develop
 
 # package:command, for programs the tests start.
 DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool
+	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool shellcheck:shellcheck
 
 # Installs Debian packages; apt's long output is shown only if it fails. policy-rc.d keeps a daemon
 # from starting: the tests want the program, on a port of their own.
@@ -74,8 +77,8 @@ unit: $(DEV) programs ## the tests that need no engine
 	@KVCACHE_RIG=off $(PYTEST) -m "not rig and not mutation" $(ARGS)
 
 .PHONY: rig
-rig: $(DEV) ## only the tests against real engines; they build the engines' environment
-	@$(PYTEST) -m rig $(ARGS)
+rig: $(DEV) ## the checks against real engines, with a report: CPU, or GPU=1, or GPU=1 MODEL=/path
+	@KVCACHE_RIG_GPU=$(GPU) KVCACHE_RIG_MODEL=$(MODEL) $(PYTEST) -m rig tests/rig $(ARGS)
 
 .PHONY: bench
 bench: $(DEV) ## what the exporter costs: time and memory

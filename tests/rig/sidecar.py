@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,15 @@ _POLL_INTERVAL_S = 0.2
 _FRESH_S = 45.0
 
 
+def _program() -> str:
+    """The console script of this environment, else the one on PATH; raises LookupError without either."""
+    beside = Path(sys.executable).with_name("kvcache-exporter")
+    found = str(beside) if beside.exists() else shutil.which("kvcache-exporter")
+    if found is None:
+        raise LookupError("kvcache-exporter is not installed")
+    return found
+
+
 class Sidecar(Server):
     """The exporter watching one target, for the length of a `with` block."""
 
@@ -24,7 +34,7 @@ class Sidecar(Server):
         """Prepare the command: the console script of the environment the tests run in."""
         port = free_port()
         command = [
-            str(Path(sys.executable).with_name("kvcache-exporter")), "serve",
+            _program(), "serve",
             "--target", target,
             "--listen-address", f"127.0.0.1:{port}",
             "--poll-interval", str(_POLL_INTERVAL_S),

@@ -90,7 +90,8 @@ class PluggedEngine(Engine):
             f"[{group}]\n{name} = {what}\n" for group, all_ in groups.items() for name, what in all_.items()
         ]
         (info / "entry_points.txt").write_text("\n".join(lines))
-        self._environment |= {"PYTHONPATH": str(site), URL_VARIABLE: url}
+        self.on_path(site)
+        self._environment[URL_VARIABLE] = url
         return self
 
 
