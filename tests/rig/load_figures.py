@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -12,6 +13,10 @@ from . import claims
 from .checks import Figure
 from .load import Request
 from .page import Page
+from .sidecar import Sidecar
+from .waiting import wait_for
+
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,20 @@ def prefix(
     ):
         now, then = (sum(s.value for s in page.all(metric.name, **labels)) for page in (after, before))
         yield Figure(claim, expected, now - then, case)
+
+
+def once_finished(sidecar: Sidecar, before: Page, requests: int) -> Page:
+    """Our page of a moment when so many more requests have been counted, or the last one after a minute.
+
+    An engine counts a request a little after its client has read the last token.
+    """
+
+    def counted() -> bool:
+        return sidecar.scrape().total(c.REQUESTS.name) - before.total(c.REQUESTS.name) >= requests
+
+    with suppress(TimeoutError):
+        wait_for(counted, _PATIENCE_S, "the requests counted")
+    return sidecar.scrape_fresh()
 
 
 def finished(before: Page, after: Page, requests: int, case: str = "") -> Iterator[Figure]:

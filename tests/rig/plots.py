@@ -92,6 +92,7 @@ def _errors(results: Sequence[dict[str, Any]]) -> Figure | None:
     axis.set_yticks(range(len(names)), names)
     axis.set(title="Error of every check", xlabel="percent of the expected value (of 1 where that is 0)")
     axis.set_xscale("symlog", linthresh=1e-6)
+    axis.set_xlim(left=-2e-7)
     return figure
 
 

@@ -75,11 +75,15 @@ def _number(value: object) -> str:
     return "none" if value is None else f"{value:.10g}" if isinstance(value, int | float) else str(value)
 
 
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
 def _cells(row: Row) -> list[str]:
     expected, got = row.example
     return [
         row.engine, row.model, row.name, str(row.many), _number(expected), _number(got),
-        _number(row.error), _number(row.tolerance), row.verdict,
+        _short(row.error), _short(row.tolerance), row.verdict,
     ]  # fmt: skip
 
 

@@ -206,7 +206,8 @@ def test_finished_requests_are_the_clients(sglang: SglangStand) -> None:
 
     asyncio.run(scenario())
 
-    sglang.checks.all(load_figures.finished(before, sglang.sidecar.scrape_fresh(), 7))
+    page = load_figures.once_finished(sglang.sidecar, before, 7)
+    sglang.checks.all(load_figures.finished(before, page, 7))
 
 
 # Long enough ahead of the end for all to be admitted before the first grows, else the last one would wait.
@@ -259,7 +260,8 @@ def test_overload_is_counted_as_the_engine_counts_it(sglang: SglangStand) -> Non
     before, engine_before = sglang.sidecar.scrape_fresh(), sglang.engine.scrape()
     logged_before = len(_request_log(sglang))
     _run_all(sglang, seed=700, prompt_tokens=300, max_tokens=101, count=40)
-    page, engine = sglang.sidecar.scrape_fresh(), sglang.engine
+    page = load_figures.once_finished(sglang.sidecar, before, 40)
+    engine = sglang.engine
     sglang.checks.account.scene.overload = Overload(
         40, 300, trimmed(engine_before.text), trimmed(engine.scrape().text)
     )
@@ -321,7 +323,7 @@ def test_who_hangs_up_is_no_finished_request(sglang: SglangStand) -> None:
             await client.idle()
 
     asyncio.run(scenario())
-    page = sglang.sidecar.scrape_fresh()
+    page = load_figures.once_finished(sglang.sidecar, before, 3)
 
     sglang.checks.all(load_figures.finished(before, page, 3, "two more were given up"))
     sglang.checks.check(claims.IDLE, expected=0, got=page.maybe(c.USED_TOKENS.name), case="after hanging up")

@@ -155,7 +155,7 @@ def test_finished_requests_are_the_clients(stand: Stand) -> None:
             await client.finish()
 
     asyncio.run(scenario())
-    page = stand.sidecar.scrape_fresh()
+    page = load_figures.once_finished(stand.sidecar, before, 7)
 
     stand.checks.all(load_figures.finished(before, page, 7))
     stand.checks.all(vllm_figures.counters(stand.engine.scrape(), page))
@@ -205,7 +205,8 @@ def test_overload_is_counted_as_the_engine_counts_it(stand: Stand) -> None:
     """40 requests of 400 tokens want 520 blocks of 303: preemptions are sure, prefixes are re-read."""
     before, engine_before = stand.sidecar.scrape_fresh(), stand.engine.scrape()
     _run_all(stand, seed=700, prompt_tokens=300, max_tokens=101, count=40)
-    page, engine = stand.sidecar.scrape_fresh(), stand.engine.scrape()
+    page = load_figures.once_finished(stand.sidecar, before, 40)
+    engine = stand.engine.scrape()
     stand.checks.account.scene.overload = Overload(40, 300, trimmed(engine_before.text), trimmed(engine.text))
 
     assert _preemptions(page) > _preemptions(before)
@@ -262,7 +263,7 @@ def test_who_hangs_up_is_no_finished_request(stand: Stand) -> None:
             await client.idle()
 
     asyncio.run(scenario())
-    page = stand.sidecar.scrape_fresh()
+    page = load_figures.once_finished(stand.sidecar, before, 3)
 
     stand.checks.all(load_figures.finished(before, page, 3, "two more were given up"))
     stand.checks.check(claims.IDLE, expected=0, got=page.maybe(c.USED_BLOCKS.name), case="after hanging up")
