@@ -50,12 +50,12 @@ def test_the_sidecar_waits_for_its_engine(stand: Stand) -> None:
 def test_the_capacity_is_the_engines(stand: Stand) -> None:
     """Four sources must agree: the engine's log, its info metric, its tensors and the sum done by hand."""
     page = stand.sidecar.scrape_fresh()
-    log, blocks, memory = stand.engine.capacity_line(), stand.engine.num_blocks(), stand.engine.memory()
+    log, engine, memory = stand.engine.capacity_line(), stand.engine.scrape(), stand.engine.memory()
     scene = stand.checks.account.scene
-    scene.idle = trimmed(stand.engine.scrape().text)
-    scene.logged = {**asdict(log), "num_blocks": blocks, "tensor_bytes": memory.tensor_bytes}
+    scene.idle = trimmed(engine.text)
+    scene.logged = {**asdict(log), "tensor_bytes": memory.tensor_bytes}
 
-    stand.checks.all(vllm_figures.capacity(stand.model, log, blocks, page))
+    stand.checks.all(vllm_figures.capacity(stand.model, log, engine, page))
     stand.checks.all(vllm_figures.memory(memory, page))
     assert stand.model.kv_cache_bytes - stand.model.block_bytes < page.value(c.CAPACITY_BYTES.name)
 
@@ -211,7 +211,7 @@ def test_overload_is_counted_as_the_engine_counts_it(stand: Stand) -> None:
 
     assert _preemptions(page) > _preemptions(before)
     stand.checks.all(vllm_figures.counters(engine, page))
-    stand.checks.all(vllm_figures.overload(before, page, requests=40, prompt_tokens=300))
+    stand.checks.all(vllm_figures.overload(engine, before, page, requests=40, prompt_tokens=300))
     stand.checks.check(
         claims.PREFIX_QUERIES,
         expected=engine.total("vllm:prompt_tokens_total"),

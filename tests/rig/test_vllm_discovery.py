@@ -47,8 +47,8 @@ def test_config_and_flags_are_found_without_a_setting(
         assert info["parallel_source"] == "command_line"
         assert page.value("kvcache_exporter_model_config_loaded") == 1
         checks = ledger.of(Subject("vllm", engine.version(), model.name))
-        log, blocks = engine.capacity_line(), engine.num_blocks()
-        checks.account.scene.idle = trimmed(engine.scrape().text)
+        log, told = engine.capacity_line(), engine.scrape()
+        checks.account.scene.idle = trimmed(told.text)
         # Each rank has 608 blocks of 32 tokens x 512 bytes.
-        checks.account.scene.logged = {**asdict(log), "num_blocks": blocks, "tensor_bytes": 608 * 32 * 512}
-        checks.all(vllm_figures.capacity(model, log, blocks, page, ranks=2))
+        checks.account.scene.logged = {**asdict(log), "tensor_bytes": 608 * 32 * 512}
+        checks.all(vllm_figures.capacity(model, log, told, page, ranks=2))

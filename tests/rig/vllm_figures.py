@@ -14,14 +14,19 @@ from .truth import RigModel
 
 
 def capacity(
-    model: RigModel, log: CapacityLine, told_blocks: int, ours: Page, ranks: int = 1
+    model: RigModel, log: CapacityLine, engine: Page, ours: Page, ranks: int = 1
 ) -> Iterator[Figure]:
     """The pool, against the engine's log, its info metric and the sum by hand.
 
+    Of several groups the tokens can't be had by arithmetic: without the engine's word, no series is right.
     `ranks`: tensor-parallel ranks, each with a pool of so many blocks; `model` is what they hold together.
     """
-    yield Figure(claims.CAPACITY_TOKENS, log.kv_cache_tokens, ours.maybe(c.CAPACITY_TOKENS.name))
-    yield Figure(claims.CAPACITY_BLOCKS, told_blocks, ours.maybe(c.CAPACITY_BLOCKS.name))
+    labels = engine.one("vllm:cache_config_info").labels
+    # Since about 0.30.
+    tells_tokens = labels.get("kv_cache_size_tokens", "None") != "None"
+    tokens = log.kv_cache_tokens if tells_tokens or len(model.groups) == 1 else None
+    yield Figure(claims.CAPACITY_TOKENS, tokens, ours.maybe(c.CAPACITY_TOKENS.name))
+    yield Figure(claims.CAPACITY_BLOCKS, int(labels["num_gpu_blocks"]), ours.maybe(c.CAPACITY_BLOCKS.name))
     yield Figure(claims.BLOCKS_BY_HAND, model.num_blocks, ours.maybe(c.CAPACITY_BLOCKS.name))
     yield Figure(
         claims.CAPACITY_BYTES, model.num_blocks * model.block_bytes, ours.maybe(c.CAPACITY_BYTES.name)
@@ -97,14 +102,17 @@ def counters(engine: Page, ours: Page) -> Iterator[Figure]:
     )
 
 
-def overload(before: Page, after: Page, requests: int, prompt_tokens: int) -> Iterator[Figure]:
+def overload(engine: Page, before: Page, after: Page, requests: int, prompt_tokens: int) -> Iterator[Figure]:
     """So many requests at once, more than the pool holds: who was preempted, what was looked up."""
-    events, hit = (
-        after.value(name) - before.value(name) for name in (c.PREEMPTIONS.name, c.PREEMPTED_REQUESTS.name)
-    )
-    # Requests, not events: each of them counts once at most, and each was hit by one event at least.
-    most = min(events, requests)
-    yield Figure(claims.PREEMPTED_BOUND, min(max(hit, 1), most), hit, f"1 to {most:g}")
+    if engine.all("vllm:request_num_preemptions_count"):  # since 0.32
+        events, hit = (
+            after.value(name) - before.value(name) for name in (c.PREEMPTIONS.name, c.PREEMPTED_REQUESTS.name)
+        )
+        # Requests, not events: each of them counts once at most, and each was hit by one event at least.
+        most = min(events, requests)
+        yield Figure(claims.PREEMPTED_BOUND, min(max(hit, 1), most), hit, f"1 to {most:g}")
+    else:
+        yield Figure(claims.PREEMPTED_BOUND, None, after.maybe(c.PREEMPTED_REQUESTS.name), "not told")
     yield Figure(
         claims.FINISHED, requests, after.total(c.REQUESTS.name) - before.total(c.REQUESTS.name), "overload"
     )
