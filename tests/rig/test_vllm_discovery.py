@@ -18,13 +18,15 @@ pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
 
 def test_config_and_flags_are_found_without_a_setting(
-    engine_python: Path, model_directories: Path, tmp_path: Path, ledger: Ledger
+    engine_python: Path, model_directories: Path, tmp_path: Path, ledger: Ledger, gpu: str | None
 ) -> None:
     """config.json comes from the path the engine serves, tensor parallelism from its command line.
 
     The engine's page tells neither, and without its developer mode no endpoint does. Two ranks are what makes
     the difference visible: one token takes 1,024 bytes together and 512 on each.
     """
+    if gpu:
+        pytest.skip("takes two GPUs; on a CPU two ranks share it")
     model = LLAMA_TP2
     engine = Engine(
         engine_python,

@@ -108,7 +108,12 @@ def collector() -> Iterator[Collector]:
 
 
 def test_the_records_are_the_clients_requests(
-    engine_python: Path, model_directories: Path, tmp_path: Path, collector: Collector, ledger: Ledger
+    engine_python: Path,
+    model_directories: Path,
+    tmp_path: Path,
+    collector: Collector,
+    ledger: Ledger,
+    gpu: str | None,
 ) -> None:
     """Request for request: counts are the client's, times add up to the engine's own histograms.
 
@@ -152,7 +157,7 @@ def test_the_records_are_the_clients_requests(
         exported = sidecar.scrape()
         asyncio.run(overload())
         crowded = collector.take(OVERLOAD)
-        checks = ledger.of(Subject("vllm", engine.version(), "llama_plugin"))
+        checks = ledger.of(Subject("vllm", engine.version(), "llama_plugin", gpu))
         checks.check(
             claims.PREEMPTED_REQUESTS,
             expected=sum(1 for record in crowded if record.preemptions),
