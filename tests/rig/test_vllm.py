@@ -131,7 +131,7 @@ def test_prefix_hits_are_whole_blocks(stand: Stand) -> None:
 
 @every_model
 def test_a_matchable_prefix_is_named_only_where_prefixes_are_cached(stand: Stand) -> None:
-    """0.32.0 turns prefix caching off for MLA on a CPU: no prefix can match, which is not "one block"."""
+    """0.32.0 turns prefix caching off for MLA on most CPUs: no prefix can match, which is not "one block"."""
     page = stand.sidecar.scrape_fresh()
     name = c.PREFIX_MATCHABLE_TOKENS.name
 

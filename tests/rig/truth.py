@@ -151,15 +151,16 @@ GEMMA2 = RigModel(
 DEEPSEEK_V2 = RigModel(
     name="deepseek_v2",
     directory="deepseek_v2",
-    flags=_ONE_PROCESS,
+    # Else 0.32.0 (platforms/cpu.py) takes another backend where the CPU has AMX, with blocks of 128.
+    flags=(*_ONE_PROCESS, "--attention-backend", "CPU_MLA"),
     kv_cache_bytes=35_400_000,
-    block_size=16,  # what 0.32.0 picks for MLA on a CPU when nothing is said
+    block_size=16,  # all that this backend has
     # one latent of 512 + 64 elements x 2 bytes x 4 layers = 4,608 bytes per token, x 16 tokens
     block_bytes=73_728,
     num_blocks=480,  # 35,400,000 / 73,728 = 480.1
     token_bytes=4_608,
     groups=(Group(),),
-    caches_prefixes=False,  # 0.32.0 turns it off for MLA on a CPU
+    caches_prefixes=False,  # 0.32.0 turns it off for this backend
     # 32 and 64 blocks each: 479 / 32 = 14.97; 479 / 64 = 7.5
     fits={512: 14, 1024: 7},
     prompts=_AHEAD,
