@@ -15,6 +15,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 PYTEST := $(BIN)/python -m pytest
 VERSION = $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' exporter/__init__.py)
+# For `rig`: the engines run on this machine's NVIDIA GPU; a model directory of yours is checked too.
+GPU ?=
+MODEL ?=
 # Arguments for the program started: make demo ARGS=--help, make unit ARGS="-k sglang".
 ARGS ?=
 
@@ -25,7 +28,7 @@ DEV := $(VENV)/.installed-to-develop
 # package:command, for programs the tests start.
 DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool \
-	curl:curl systemd:systemd-analyze \
+	curl:curl systemd:systemd-analyze shellcheck:shellcheck \
 	victoria-metrics:vmalert victoria-metrics:victoria-metrics
 
 # Installs Debian packages; apt's long output is shown only if it fails. policy-rc.d keeps a daemon
@@ -77,8 +80,8 @@ unit: $(DEV) programs ## the tests that need no engine, without the mutation run
 	@KVCACHE_RIG=off $(PYTEST) -m "not rig and not mutation" $(ARGS)
 
 .PHONY: rig
-rig: $(DEV) ## only the tests against real engines; they build the engines' environment
-	@$(PYTEST) -m rig $(ARGS)
+rig: $(DEV) ## the checks against real engines, with a report: CPU, or GPU=1, or GPU=1 MODEL=/path
+	@KVCACHE_RIG_GPU=$(GPU) KVCACHE_RIG_MODEL=$(MODEL) $(PYTEST) -m rig tests/rig $(ARGS)
 
 .PHONY: bench
 bench: $(DEV) ## what the exporter costs: time and memory
