@@ -98,8 +98,8 @@ def _sequences() -> list[p.AnyPanel]:
             "from its bytes per token over those of one GPU. Set the number of users above.",
             "short",
             (
-                f"ceil($users / (avg by ({TIER}) ({_AT_MOST}) > 0)) "
-                f"* on (model_name) group_left () avg by (model_name) ({_GPUS})",
+                f"sort_desc(ceil($users / (avg by ({TIER}) ({_AT_MOST}) > 0)) "
+                f"* on (model_name) group_left () avg by (model_name) ({_GPUS}))",
                 "{{model_name}} at {{context}}",
             ),
             size=(10, 9),
@@ -138,14 +138,14 @@ def _forecast() -> list[p.AnyPanel]:
             "rises. Below the dashed line an alert fires.",
             "s",
             (
-                f"min by (model_name) ({q.recorded('kvcache:time_to_full:seconds', q.RANK)})",
+                f"min by (model_name) ({q.soonest()})",
                 "{{model_name}}",
             ),
             limit=LIMITS["will_fill"]["within_seconds"],
-            empty="nothing rises",
+            empty="nothing fills within four hours",
             size=(9, 8),
         ),
-        p.number(
+        p.bars(
             "Fullest engine, after as long again",
             "Where the trend over the whole range shown leads when the same time has passed once more. "
             "Choose a range of a week or a month to plan; over a few hours it says nothing. Over 100 %: it "
@@ -173,7 +173,7 @@ def _forecast() -> list[p.AnyPanel]:
             "because they hold much for long.",
             "currencyUSD",
             (
-                f"avg by ({TIER}) ({q.recorded('kvcache:request_cost:dollars', q.REQUESTS)})",
+                f"sort_desc(avg by ({TIER}) ({q.recorded('kvcache:request_cost:dollars', q.REQUESTS)}))",
                 "{{model_name}} at {{context}}",
             ),
             size=(24, 7),

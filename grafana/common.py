@@ -8,6 +8,7 @@ from grafana_foundation_sdk.builders import statetimeline, table
 
 from alerts.rules import thresholds
 from exporter import catalogue as c
+from exporter.fetch import Failure
 from exporter.kvmath.known import Reason
 from grafana import panels as p
 from grafana import queries as q
@@ -34,7 +35,10 @@ def _meaning(reason: Reason) -> tuple[str, str]:
     return f"can't be known here: {reason}", p.GREY
 
 
-MEANINGS: Final = {str(reason): _meaning(reason) for reason in Reason}
+MEANINGS: Final = {
+    **{str(reason): _meaning(reason) for reason in Reason},
+    **{str(why): (f"the engine is down: {why}", p.RED) for why in Failure},
+}
 
 
 def state() -> statetimeline.Panel:

@@ -1,4 +1,4 @@
-"""A panel's JSON and its data -> a drawing that says what Grafana would show, not how it would look to the pixel."""
+"""A panel's JSON and its data -> a drawing of what Grafana would show."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
-from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from grafana.source import Series, legend, table
 from grafana.units import written
@@ -31,6 +30,7 @@ COLOURS: Final = {
     "transparent": "none",
 }
 SMALL: Final = 7.5
+_TIME_STEPS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 4 * 3600, 86400)
 _TICK_MINUTES: Final = (5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 10080, 10**6)
 Answers = Sequence[Sequence[Series]]
 
@@ -69,17 +69,17 @@ def _mapped(value: object, mappings: Sequence[Mapping[str, Any]]) -> tuple[str, 
 
 
 def _time_axis(axes: Axes, span: tuple[float, float]) -> None:
-    axes.set_xlim(*(datetime.fromtimestamp(at, UTC) for at in span))  # type: ignore[arg-type]
+    axes.set_xlim(*span)
     every = next(m * 60 for m in _TICK_MINUTES if (span[1] - span[0]) / (m * 60) <= 8)
+    pattern = "%H:%M" if every < 86400 else "%d %b"
     ticks = np.arange(span[0] // every * every + every, span[1], every)
-    axes.set_xticks(dates.date2num([datetime.fromtimestamp(at, UTC) for at in ticks]))
-    axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
+    axes.set_xticks(ticks, [f"{datetime.fromtimestamp(at, UTC):{pattern}}" for at in ticks])
     axes.tick_params(labelsize=SMALL, colors=FAINT, length=0)
     for side in axes.spines.values():
         side.set_visible(False)
 
 
-def _gaps(one: Series, step: float) -> tuple[list[datetime], list[float]]:
+def _gaps(one: Series, step: float) -> tuple[list[float], list[float]]:
     """A curve broken where samples are missing."""
     at: list[float] = []
     values: list[float] = []
@@ -89,7 +89,7 @@ def _gaps(one: Series, step: float) -> tuple[list[datetime], list[float]]:
             values.append(float("nan"))
         at.append(when)
         values.append(value)
-    return [datetime.fromtimestamp(t, UTC) for t in at], values
+    return at, values
 
 
 def lines(
@@ -99,12 +99,14 @@ def lines(
     told, named = _defaults(panel), _named(panel, answers)
     unit, custom = told.get("unit", "none"), told["custom"]
     if custom["stacking"]["mode"] == "normal":
-        grid = sorted({at for _, one in named for at, _ in one.points})
-        rows = [[dict(one.points).get(at, 0.0) for at in grid] for _, one in named]
-        when = [datetime.fromtimestamp(at, UTC) for at in grid]
+        grid = np.arange(span[0], span[1] + 1, step)
+        rows = np.zeros((len(named), len(grid)))
+        for n, (_, one) in enumerate(named):
+            for at, value in one.points:
+                rows[n, round((at - span[0]) / step)] = value
         axes.stackplot(
-            when,
-            np.nan_to_num(np.array(rows)),
+            grid,
+            np.nan_to_num(rows),
             labels=[name for name, _ in named],
             colors=PALETTE,
             alpha=0.55,
@@ -113,7 +115,7 @@ def lines(
         for n, (name, one) in enumerate(named):
             style = "--" if name.startswith("objective") else "-"
             axes.plot(
-                *_gaps(one, step),  # type: ignore[arg-type]
+                *_gaps(one, step),
                 style,
                 label=name,
                 color=PALETTE[n % len(PALETTE)],
@@ -128,12 +130,15 @@ def lines(
     axes.set_ylim(told.get("min", None), top if top is not None else None)
     if top is None and highest == 0:
         axes.set_ylim(0, 1)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    _, high = axes.get_ylim()
+    every = next((base for base in _TIME_STEPS if high / base <= 5), 7 * 86400) if unit == "s" else 0
+    axes.yaxis.set_major_locator(MultipleLocator(every) if every and high > 5 else MaxNLocator(5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value, unit)))
     axes.grid(axis="both", color=GRID, linewidth=0.6)
     _time_axis(axes, span)
-    shown = named[:12]
     handles, names = axes.get_legend_handles_labels()
+    columns = max(1, min(4, int(axes.get_window_extent().width / (30 + 5 * max(map(len, names), default=1)))))
+    shown = named[: 3 * columns]
     if len(named) > len(shown):
         names[len(shown) - 1] = f"… {len(named) - len(shown) + 1} more"
     axes.legend(
@@ -141,7 +146,7 @@ def lines(
         names[: len(shown)],
         loc="upper left",
         bbox_to_anchor=(0, -0.1),
-        ncols=max(1, min(4, int(90 / (6 + max(map(len, names[: len(shown)]), default=1))))),
+        ncols=columns,
         fontsize=SMALL,
         frameon=False,
         handlelength=1.2,
@@ -169,16 +174,15 @@ def states(
     for row, (_, one) in enumerate(reversed(named)):
         for at, length, value in _runs(one, step):
             words = _mapped(value, mappings)
-            begin = dates.date2num(datetime.fromtimestamp(at, UTC))
-            axes.barh(row, length / 86400, left=begin, height=0.8, color=words[1] if words else GRID)
+            axes.barh(row, length, left=at, height=0.8, color=words[1] if words else GRID)
     axes.set_yticks(range(len(named)), [name for name, _ in reversed(named)])
     _time_axis(axes, span)
     seen = {one for _, series in named for _, one in series.points}
-    words = [found for value in sorted(seen) if (found := _mapped(value, mappings)) is not None]
-    patches = [Rectangle((0, 0), 1, 1, color=shade) for _, shade in words]
+    known = [found for value in sorted(seen) if (found := _mapped(value, mappings)) is not None]
+    patches = [Rectangle((0, 0), 1, 1, color=shade) for _, shade in known]
     axes.legend(
         patches,
-        [text for text, _ in words],
+        [text for text, _ in known],
         loc="upper left",
         bbox_to_anchor=(0, -0.12),
         ncols=4,
@@ -222,7 +226,7 @@ def numbers(axes: Axes, panel: Mapping[str, Any], answers: Answers, *_: object) 
             where,
             0.55,
             written(value, told.get("unit", "none")),
-            fontsize=19,
+            fontsize=19 if len(named) < 5 else 11,
             ha="center",
             va="center",
             color=shade,
@@ -242,16 +246,15 @@ def heat(
     counts = np.zeros((len(rows), len(times)))
     for n, one in enumerate(rows):
         for at, value in one.points:
-            counts[n, int((at - span[0]) / step)] = value
+            counts[n, round((at - span[0]) / step)] = value
     each = np.diff(counts, axis=0, prepend=0)
     used = np.flatnonzero(each.max(axis=1) > 0.01)
     low, high = (max(0, used[0] - 1), used[-1] + 2) if used.size else (0, len(rows))
     each = each[low:high]
-    when = dates.date2num([datetime.fromtimestamp(at, UTC) for at in times])
     edges = np.arange(each.shape[0] + 1)
     shown = np.ma.masked_less(each, 0.01)
     axes.pcolormesh(
-        [*when, when[-1] + step / 86400], edges, shown, cmap="Blues", norm=LogNorm(0.05, max(1.0, each.max()))
+        [*times, times[-1] + step], edges, shown, cmap="Blues", norm=LogNorm(0.05, max(1.0, each.max()))
     )
     marks = range(0, each.shape[0], max(1, each.shape[0] // 6))
     axes.set_yticks(

@@ -15,7 +15,7 @@ UID: Final = "kvcache-fleet"
 _DIFFERENCE = thresholds()["arithmetic"]["difference"]
 _UP = f"max by ({q.REPLICA}) ({q.of(c.ENGINE_UP)})"
 _MISMATCH = f"max by ({q.REPLICA}) (abs({q.of(c.ARITHMETIC_RATIO)} - 1))"
-_STALE = f"max by ({q.REPLICA}) ({q.of(c.READOUT_AGE)} > 3 * {q.of(c.POLL_INTERVAL)})"
+_STALE = f"max by ({q.REPLICA}) ({q.of(c.READOUT_AGE)} > 3 * {q.of(c.POLL_INTERVAL)}) and {_UP} == 1"
 _CONTRADICTIONS = f"count by ({q.REPLICA}) ({q.of(c.INPUT_CONTRADICTION)})"
 _USAGE = q.of(c.USAGE_RATIO)
 
@@ -162,7 +162,7 @@ def _differences() -> list[p.AnyPanel]:
         p.lines(
             "Our bytes over the engine's",
             "1 is agreement. Away from it, on either side, byte figures are not to be trusted: see /explain.",
-            "none",
+            "suffix:×",
             (
                 f"topk(10, max by ({q.REPLICA}) ({q.of(c.ARITHMETIC_RATIO)}))",
                 q.REPLICA_LEGEND,
@@ -204,7 +204,7 @@ def _differences() -> list[p.AnyPanel]:
             size=(8, 8),
         ),
         p.rows(
-            "Contradictions",
+            "What contradicts what",
             "What two sources say about an input; the one in Used is taken. Put the wrong one right.",
             {
                 "pod": "Pod",

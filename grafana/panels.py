@@ -172,7 +172,9 @@ def states(
     panel = statetimeline.Panel()
     _dressed(panel, title, told, "none", empty=empty, size=size)
     panel.with_target(_query(0, *query).range()).mappings([_mapping(texts)])
-    panel.merge_values(True).show_value(common.VisibilityMode.AUTO).row_height(0.8).fill_opacity(70)
+    panel.merge_values(True).show_value(common.VisibilityMode.AUTO).row_height(0.8).fill_opacity(70).per_page(
+        20
+    )
     panel.legend(
         build_common.VizLegendOptions()
         .display_mode(common.LegendDisplayMode.LIST)

@@ -55,15 +55,15 @@ def _full() -> list[p.AnyPanel]:
         ),
         p.lines(
             "Time until full",
-            "At the trend of the last half hour, the five soonest replicas. Empty is good: nothing rises. "
-            "Below the dashed line: shed load or add a replica now.",
+            "At the trend of the last half hour, the five soonest replicas. Empty is good: nothing fills "
+            "within four hours. Below the dashed line: shed load or add a replica now.",
             "s",
             (
-                f"bottomk(5, min by ({q.REPLICA}) ({q.recorded('kvcache:time_to_full:seconds', q.RANK)}))",
+                f"bottomk(5, min by ({q.REPLICA}) ({q.soonest()}))",
                 q.REPLICA_LEGEND,
             ),
             limit=LIMITS["will_fill"]["within_seconds"],
-            empty="nothing rises",
+            empty="nothing fills within four hours",
             size=(8, 8),
         ),
         p.lines(
@@ -116,18 +116,17 @@ def _thrown_out() -> list[p.AnyPanel]:
 
 
 def _prefixes() -> list[p.AnyPanel]:
-    by = f"{q.REPLICA}, route"
     objective = q.of(c.PREFIX_HIT_OBJECTIVE, 'route=~"$route"')
     held = q.recorded("kvcache:held_token_seconds:rate_15m", q.REQUESTS)
     hit = q.recorded("kvcache:prefix_hit:ratio_30m", q.REQUESTS, 'route=~"$route"')
     return [
         p.lines(
             "Prefix hit ratio against its objective",
-            "Of the last 30 minutes, by route. The objective is the exporter's setting "
-            "prefix_hit_objectives; routes without one have no line for it. Below it: was the prompt's "
-            "beginning changed, or are its blocks evicted before they come back?",
+            "Of the last 30 minutes, by route, the worst replica of each. The objective is the exporter's "
+            "setting prefix_hit_objectives; routes without one have no line for it. Below it: was the "
+            "prompt's beginning changed, or are its blocks evicted before they come back?",
             "percentunit",
-            (f"max by ({by}) ({hit})", q.REPLICA_LEGEND + " {{route}}"),
+            (f"min by (route) ({hit})", "hit ratio {{route}}"),
             (
                 f"max by (route) ({objective})",
                 "objective {{route}}",

@@ -20,7 +20,7 @@ from PIL import Image
 
 from grafana.build import BOARDS, FOLDER
 from grafana.draw import DRAWN, FAINT, GRID, INK, SMALL
-from grafana.source import Source
+from grafana.source import Source, legend
 
 # Inches: a board is 24 columns wide.
 WIDTH: Final = 16.0
@@ -81,7 +81,7 @@ def picture(board: Mapping[str, Any], source: Source) -> bytes:
     for panel, asked in panels:
         _panel(figure, panel, asked, height)
     drawn = io.BytesIO()
-    canvas.print_png(drawn)
+    canvas.print_png(drawn)  # type: ignore[no-untyped-call]
     packed = io.BytesIO()
     Image.open(drawn).convert("RGB").quantize(COLOURS).save(packed, "PNG", optimize=True)
     return packed.getvalue()
@@ -111,6 +111,13 @@ def _panel(figure: Figure, panel: Mapping[str, Any], source: Source, height: flo
     figure.text((left + 0.12) / WIDTH, top, title, fontsize=9, color=INK, va="center", fontweight="bold")
     answers = [source.answer(target) for target in panel["targets"]]
     a, b, c, d = MARGINS[panel["type"]]
+    if panel["type"] in ("bargauge", "state-timeline"):
+        names = [
+            legend(target["legendFormat"], one.labels)
+            for target, answer in zip(panel["targets"], answers, strict=True)
+            for one in answer
+        ]
+        a = 0.25 + 0.063 * max(map(len, names), default=0)
     axes = figure.add_axes(
         ((left + a) / WIDTH, (bottom + c) / height, (width - a - b) / WIDTH, (tall - c - d) / height)
     )

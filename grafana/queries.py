@@ -83,6 +83,11 @@ def firing(alert: str = "KVCache.*") -> str:
     return "ALERTS" + chosen(labels, f'alertname=~"{alert}"', 'alertstate="firing"')
 
 
+def soonest() -> str:
+    """Seconds until an engine is full; what takes longer than four hours is no forecast but noise."""
+    return f"{recorded('kvcache:time_to_full:seconds', RANK)} < {4 * 3600}"
+
+
 def per_second(metric: Metric, *own: str, by: str, suffix: str = "") -> str:
     """A counter's rate, summed."""
     return f"sum by ({by}) (rate({of(metric, *own, suffix=suffix)}[$__rate_interval]))"

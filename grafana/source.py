@@ -46,10 +46,11 @@ class Source:
             "users": "100",
             **self.chosen,
         }
-        return re.sub(r"\$(\w+)", lambda found: told.get(found[1], _ALL), text)
+        # $1 is a group of label_replace(), no variable.
+        return re.sub(r"\$([a-z_]\w*)", lambda found: told.get(found[1], _ALL), text)
 
     def ask(self, path: str, **query: object) -> Any:
-        """``data`` of an answer of the HTTP API.  Raises httpx.HTTPError, or ValueError with Prometheus' words."""
+        """``data`` of an answer of the HTTP API.  Raises httpx.HTTPError, or ValueError."""
         answer = httpx.get(f"{self.url}/api/v1/{path}", params=query, timeout=60, trust_env=False)  # type: ignore[arg-type]
         if answer.status_code in (400, 422):
             raise ValueError(answer.json()["error"])
@@ -101,7 +102,8 @@ def table(
             row |= {**one.labels, name: one.points[-1][1]}
     changes = {one["id"]: one["options"] for one in panel["transformations"]}
     organize, order = changes["organize"], changes["sortBy"]["sort"][0]
-    names = [name for name in organize["indexByName"] if not organize["excludeByName"].get(name)]
+    index: dict[str, int] = organize["indexByName"]
+    names = [name for name in sorted(index, key=index.__getitem__) if not organize["excludeByName"].get(name)]
     # A label that no series has is no column.
     names = [name for name in names if any(name in row for row in joined.values())]
     rows = [[row.get(name) for name in names] for row in joined.values()]

@@ -1,4 +1,4 @@
-"""The real exporter beside the recorded engines, every scrape written down as Prometheus would have stored it."""
+"""The real exporter beside the recorded engines: every scrape as Prometheus would have stored it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from exporter.settings import ServeSettings, TargetSettings
 from exporter.watch import Watch
 from tests.contract.test_request_recordings import NOW, vllm_export
 
-from .tapes import END_S, SECOND_RUN_S, VLLM_RUN, Pod, finished, pods
+from .tapes import END_S, VLLM_RUN, Pod, finished, pods, run_of
 
 # When the recorded vLLM began.
 START: Final = 1_795_987_680
 STEP_S: Final = 60
-# Tiers that the recorded requests fall into; the everyday ones are the first two.
+# Tiers that the recorded requests fall into; what is longer counts as long.
 TIERS: Final = (128, 512, 1024)
 PRICE: Final = 4.0
 GPU: Final = "H100 SXM"
@@ -98,14 +98,14 @@ class Scraped:
             watcher.state.last_success_timestamp = START + at
         page = self.pod.page(at)
         if page is not None and (self.pod.spans or self.pod.log_lines):
-            await self._report(finished(page), int(at >= SECOND_RUN_S))
+            await self._report(finished(page), run_of(at))
 
     async def _report(self, many: int, run: int) -> None:
         if run != self._run:
             self._told, self._run = 0, run
         if many <= self._told:
             return
-        # Requests of the second run are others than those of the first.
+        # Requests of one run are others than those of the one before.
         if self.pod.spans:
             spans = [
                 {**span, "span_id": f"{run:02x}{span['span_id'][2:]}"}

@@ -1,8 +1,8 @@
-"""What the recorded engines say over a long afternoon: their pages, minute by minute, and their finished requests.
+"""What the recorded engines say over an afternoon: their pages minute by minute, their finished requests.
 
-The recorded runs last half a minute.  Played at one page every two minutes they fill panels, twice with an hour of
-rest between, so that there is a baseline and a restart.  No page is altered: gauges are the recorded ones, and
-counters rise by the recorded amounts, only slower.
+The recorded runs last half a minute.  Played at one page a minute they fill panels: twice on end, and again
+after an hour of rest, so that there are a baseline and restarts.  No page is altered: gauges are the recorded
+ones, and counters rise by the recorded amounts, only slower.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from exporter.demo import load
 RECORDINGS: Final = Path(__file__).parents[1] / "recordings"
 VLLM_RUN: Final = RECORDINGS / "vllm-0.32.0-llama-preemptions"
 SGLANG_RUN: Final = RECORDINGS / "sglang-0.5.23-llama-retractions"
-FRAME_S: Final = 120
-# The second run begins here: over an hour after the first one's end, which is how far back a baseline looks.
-SECOND_RUN_S: Final = 135 * 60
-END_S: Final = 200 * 60
+FRAME_S: Final = 60
+# When a run begins. A baseline looks back past the last hour and wants an hour with traffic.
+RUNS_S: Final = (0, 40 * 60, 140 * 60)
+# Half a minute before the end of the last one: both engines are at work.
+END_S: Final = RUNS_S[-1] + 32 * FRAME_S
 
 Page = Callable[[float], str | None]
 """Seconds after the start -> the page, or None where nobody answers."""
@@ -32,11 +33,16 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def run_twice(frames: Sequence[str], rest: str) -> Page:
-    """``frames``, ``rest`` until the second run, ``frames`` again."""
+def run_of(at: float) -> int:
+    """Which run it is."""
+    return sum(at >= begin for begin in RUNS_S) - 1
+
+
+def runs(frames: Sequence[str], rest: str) -> Page:
+    """``frames`` from each run's beginning, ``rest`` until the next one."""
 
     def page(at: float) -> str | None:
-        number = int((at - SECOND_RUN_S if at >= SECOND_RUN_S else at) // FRAME_S)
+        number = int((at - RUNS_S[run_of(at)]) // FRAME_S)
         return frames[number] if number < len(frames) else rest
 
     return page
@@ -45,7 +51,7 @@ def run_twice(frames: Sequence[str], rest: str) -> Page:
 def three_pages(folder: Path) -> Page:
     """Idle for half an hour, loaded, drained for the last hour."""
     idle, loaded, after = (_read(folder / f"{name}.prom") for name in ("idle", "loaded", "after"))
-    return lambda at: idle if at < 1800 else loaded if at < END_S - 3600 else after
+    return lambda at: idle if at < 1800 else loaded if at < END_S - 3000 else after
 
 
 def until(page: Page, end: float) -> Page:
@@ -95,7 +101,7 @@ def pods(checkpoint: Path) -> list[Pod]:
         Pod(
             "vllm-0",
             _scraped(1, "vllm-0", **here),
-            run_twice([frame.page_text for frame in vllm.frames], _read(VLLM_RUN / "after.prom")),
+            runs([frame.page_text for frame in vllm.frames], _read(VLLM_RUN / "after.prom")),
             checkpoint,
             vllm.endpoints,
             {"route": "chat", "prefix_hit_objectives": {"chat": 0.5}},
@@ -104,7 +110,7 @@ def pods(checkpoint: Path) -> list[Pod]:
         Pod(
             "sglang-0",
             _scraped(2, "sglang-0", **here),
-            run_twice([frame.page_text for frame in sglang.frames], _read(SGLANG_RUN / "after.prom")),
+            runs([frame.page_text for frame in sglang.frames], _read(SGLANG_RUN / "after.prom")),
             checkpoint,
             sglang.endpoints,
             {"prefix_hit_objectives": {"shared": 0.5}},
@@ -126,7 +132,7 @@ def pods(checkpoint: Path) -> list[Pod]:
         Pod(
             "vllm-4",
             _scraped(6, "vllm-4", **there),
-            until(three_pages(RECORDINGS / "vllm-0.32.0-mistral_sw"), 150 * 60),
+            until(three_pages(RECORDINGS / "vllm-0.32.0-mistral_sw"), 130 * 60),
             RECORDINGS / "vllm-0.32.0-mistral_sw/config.json",
         ),
         Pod(
