@@ -40,6 +40,10 @@ def test_schema_round_trip(board: Mapping[str, Any]) -> None:
     for one in expected["annotations"]["list"]:
         for extra in ANNOTATION_EXTRAS:
             del one[extra]
+    for one in expected["panels"]:
+        # A heatmap's builder writes an empty object, which its model leaves out.
+        if one["type"] == "heatmap" and one["fieldConfig"]["defaults"]["custom"] == {}:
+            del one["fieldConfig"]["defaults"]["custom"]
     assert again == expected
 
 
