@@ -57,15 +57,21 @@ def state() -> statetimeline.Panel:
 
 def why_empty() -> table.Panel:
     """Why series are missing."""
-    counted = f"count by (signal, reason) ({q.of(c.UNAVAILABLE)})"
+    down, mend = f'signal="{c.ENGINE_UP.signal}"', f'reason=~"{LIMITS["input_missing"]["reasons"]}"'
+    rest = (down.replace("=", "!="), mend.replace("=~", "!~"))
+    # The worst comes first, and within that what is missing most often.
+    counted = "\nor ".join(
+        f"sort_desc(count by (signal, reason) ({q.of(c.UNAVAILABLE, *own)}))"
+        for own in ((down,), (mend,), rest)
+    )
     return p.rows(
         "Why is a panel empty?",
-        "Every series that the exporter can't give, why, and for how many engines or ranks. Yellow is worth "
-        "mending: `/explain` of the exporter names the input that is missing. A down engine is listed as "
-        f"{c.ENGINE_UP.name}.",
+        "Every series that the exporter can't give, why, and for how many engines or ranks. First the "
+        f"engines that are down ({c.ENGINE_UP.name}), then what is worth mending: `/explain` of the exporter "
+        "names the input that is missing.",
         {"signal": "Missing series", "reason": "Reason", "means": "Meaning"},
         [p.Column("Engines", f'label_replace({counted}, "means", "$1", "reason", "(.*)")')],
-        sort="Engines",
+        sort=None,
         texts={"Meaning": MEANINGS},
         empty="nothing is missing",
         size=(24, 9),

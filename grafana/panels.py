@@ -216,7 +216,7 @@ def rows(
     labels: Mapping[str, str],
     columns: Sequence[Column],
     *,
-    sort: str,
+    sort: str | None,
     descending: bool = True,
     texts: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
     empty: str = NOT_TOLD,
@@ -225,8 +225,8 @@ def rows(
 ) -> table.Panel:
     """A table of now: ``labels`` (name -> heading) and a column per query, joined by the labels all have.
 
-    ``sort``: the heading to sort by; ``texts``: heading of a label -> its values' words;
-    ``link``: (heading, words, URL).
+    ``sort``: the heading to sort by, None for the query's own order; ``texts``: heading of a label -> its
+    values' words; ``link``: (heading, words, URL).
     """
     panel = table.Panel()
     _dressed(panel, title, told, "none", empty=empty, size=size)
@@ -243,8 +243,9 @@ def rows(
         "renameByName": {**labels, **shown},
     }
     panel.with_transformation(dashboard.DataTransformerConfig(id_val="organize", options=organize))
-    order = {"fields": {}, "sort": [{"field": sort, "desc": descending}]}
-    panel.with_transformation(dashboard.DataTransformerConfig(id_val="sortBy", options=order))
+    if sort is not None:
+        order = {"fields": {}, "sort": [{"field": sort, "desc": descending}]}
+        panel.with_transformation(dashboard.DataTransformerConfig(id_val="sortBy", options=order))
     for column in columns:
         if column.title:
             panel.override_by_name(column.title, _properties(column))

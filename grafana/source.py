@@ -101,15 +101,16 @@ def table(
             row = joined.setdefault(tuple(one.labels.get(label, "") for label in key), {})
             row |= {**one.labels, name: one.points[-1][1]}
     changes = {one["id"]: one["options"] for one in panel["transformations"]}
-    organize, order = changes["organize"], changes["sortBy"]["sort"][0]
+    organize = changes["organize"]
     index: dict[str, int] = organize["indexByName"]
     names = [name for name in sorted(index, key=index.__getitem__) if not organize["excludeByName"].get(name)]
     # A label that no series has is no column.
     names = [name for name in names if any(name in row for row in joined.values())]
     rows = [[row.get(name) for name in names] for row in joined.values()]
     headings = [organize["renameByName"].get(name, name) for name in names]
-    if order["field"] in headings:
-        by = headings.index(order["field"])
+    if "sortBy" in changes:
+        order = changes["sortBy"]["sort"][0]
+        by = headings.index(order["field"]) if order["field"] in headings else 0
         # Texts and numbers apart; what is missing comes last.
         rows.sort(key=lambda row: _rank(row[by], descending=order["desc"]))
     return headings, rows

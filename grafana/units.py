@@ -45,7 +45,7 @@ FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
     "currencyUSD": _dollars,
     "cps": lambda value: _scaled(value, "c/s"),
     "reqps": lambda value: _scaled(value, "req/s"),
-    "suffix:×": lambda value: f"{value:.3g}×",
+    "suffix:×": lambda value: f"{value:.3g}×" if abs(value) < 1000 else f"{value:.0f}×",
 }
 
 

@@ -70,7 +70,7 @@ def _labels(labels: Mapping[str, str]) -> bytes:
     )
 
 
-def _times(first_ms: int, many: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _times(first_ms: int, many: int) -> Any:
     """Timestamps as protobuf's varints: six bytes each, for the next thousands of years."""
     at = first_ms + np.arange(many, dtype=np.int64) * STEP_S * 1000
     digits = (at[:, None] >> np.arange(0, 42, 7)) & 127
@@ -79,7 +79,7 @@ def _times(first_ms: int, many: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def request(several: Sequence[tuple[bytes, str, float]], begin: int, first: int, many: int) -> bytes:
-    """A remote write: ``many`` samples of each series from number ``first`` on, snappy without compression."""
+    """A remote write: ``many`` samples of each series from number ``first`` on; snappy, not compressed."""
     number = np.arange(first, first + many)
     sample = np.empty((many, 18), np.uint8)
     # Field 2 of 16 bytes: field 1, a double; field 2, a varint.
