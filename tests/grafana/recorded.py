@@ -15,7 +15,7 @@ import httpx
 
 from exporter import watch as watching
 from exporter import web
-from exporter.collect import families
+from exporter.collect import Families, add_process, add_target
 from exporter.collect_records import add_receivers
 from exporter.kvmath.weights import model_weights
 from exporter.requests.record import RejectedRecord
@@ -128,7 +128,11 @@ class Scraped:
         """(name, labels, value) of a scrape now."""
         yield "up", {}, 1.0
         receivers = self.watch.intake, self.watch.forwarder
-        for family in families(self.watch.states, self._clock(), lambda out: add_receivers(*receivers, out)):
+        out = Families()
+        add_process(out, lambda out: add_receivers(*receivers, out))
+        for state in self.watch.states:
+            add_target(state, out, self._clock())
+        for family in out.ordered():
             for sample in family.samples:
                 yield sample.name, sample.labels, sample.value
 
