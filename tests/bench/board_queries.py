@@ -33,7 +33,7 @@ from tests.rig.server import Server, free_port
 from tests.rig.waiting import wait_for
 
 STEP_S: Final = 60
-SLICE_S: Final = 1800  # sent at a time, for all series: the database takes nothing that is an hour late
+SLICE_S: Final = 3600  # sent at a time: the database takes nothing that is over an hour late
 POD: Final = "vllm-0"
 # Its model's series of all pods together.
 ROLLED_UP: Final = 'pod="", model_name="llama", namespace="llm"'
