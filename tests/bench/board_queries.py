@@ -33,8 +33,10 @@ from tests.rig.server import Server, free_port
 from tests.rig.waiting import wait_for
 
 STEP_S: Final = 60
-SLICE_S: Final = 1800  # sent at a time, for all series: the database takes nothing that is an hour late
+SLICE_S: Final = 3600  # sent at a time: the database takes nothing that is over an hour late
 POD: Final = "vllm-0"
+# Its model's series of all pods together.
+ROLLED_UP: Final = 'pod="", model_name="llama", namespace="llm"'
 COUNTING: Final = ("_total", "_bucket", "_count", "_sum")
 Series = tuple[dict[str, str], float]
 
@@ -47,7 +49,9 @@ def recorded_series(folder: Path) -> list[Series]:
         return [
             (dict(one.labels), one.points[-1][1])
             for name in sorted(used)
-            for one in source.answer({"expr": f'{name}{{pod="{POD}"}}', "instant": True})
+            for one in source.answer(
+                {"expr": f'{name}{{pod="{POD}"}} or {name}{{{ROLLED_UP}}}', "instant": True}
+            )
         ]
 
 
@@ -101,7 +105,9 @@ def fill(url: str, series: Sequence[Series], engines: int, hours: float, begin: 
     copies = []
     for n in range(engines):
         for labels, value in series:
-            own = {**labels, "pod": f"pod-{n}", "instance": f"10.0.0.{n}:9844"}
+            if "pod" not in labels and n:
+                continue
+            own = {**labels, "pod": f"pod-{n}", "instance": f"10.0.0.{n}:9844"} if "pod" in labels else labels
             copies.append((_labels(own), labels["__name__"], value))
     total, many, group = int(hours * 3600 / STEP_S), SLICE_S // STEP_S, 5000
     headers = {
