@@ -111,8 +111,8 @@ def _serve(words: Sequence[str]) -> int:
 def _run(settings: ServeSettings, words: Sequence[str]) -> int:
     # The web stack is only needed here, and explain and plan should start quickly.
     from exporter import web  # noqa: PLC0415
+    from exporter.fleet import Watch  # noqa: PLC0415
     from exporter.log import log  # noqa: PLC0415
-    from exporter.watch import Watch  # noqa: PLC0415
     from exporter.web.secured import WebConfig  # noqa: PLC0415
 
     file = settings.web_config_file
@@ -136,9 +136,9 @@ def _run(settings: ServeSettings, words: Sequence[str]) -> int:
 def _demo(words: Sequence[str]) -> int:
     from exporter import web  # noqa: PLC0415
     from exporter.demo import demo_targets, what_to_look_at  # noqa: PLC0415
+    from exporter.fleet import Watch  # noqa: PLC0415
     from exporter.log import configure, log  # noqa: PLC0415
     from exporter.settings import TargetSettings  # noqa: PLC0415
-    from exporter.watch import Watch  # noqa: PLC0415
 
     settings: DemoSettings = load(DemoSettings, words)
     configure(settings.log_level, settings.log_format)

@@ -89,9 +89,8 @@ def _flags(settings: TargetSettings, address: str) -> EngineFlags | None:
     if settings.socket_path is not None:
         return find_engine_at(settings.socket_path)
     parts = urlsplit(settings.url)
-    return find_engine(
-        address or parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    )
+    host = address or parts.hostname or ""
+    return find_engine(host, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def command_line_facts(flags: EngineFlags) -> Facts:

@@ -23,7 +23,7 @@ from exporter.settings import CommandSettings, ExplainSettings, ServeSettings, T
 from exporter.target import TargetState
 
 if TYPE_CHECKING:
-    from exporter.watch import Watch
+    from exporter.fleet import Watch
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -58,7 +58,7 @@ async def _from_engines(settings: ExplainSettings) -> list[TargetState]:
 
 def watch_of(settings: CommandSettings, targets: Sequence[TargetSettings]) -> Watch:
     """What ``serve`` would watch with these settings."""
-    from exporter.watch import Watch  # noqa: PLC0415
+    from exporter.fleet import Watch  # noqa: PLC0415
 
     ours = set(type(settings).model_fields)
     shared = ours & set(ServeSettings.model_fields) - {"target", "config_file"}

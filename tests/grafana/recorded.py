@@ -17,11 +17,11 @@ from exporter import watch as watching
 from exporter import web
 from exporter.collect import Families, add_process, add_target
 from exporter.collect_records import add_receivers
+from exporter.fleet import Watch
 from exporter.kvmath.weights import model_weights
 from exporter.requests.record import RejectedRecord
 from exporter.requests.sglang_log import record_of
 from exporter.settings import ServeSettings, TargetSettings
-from exporter.watch import Watch
 from tests.contract.test_request_recordings import NOW, vllm_export
 
 from .tapes import END_S, VLLM_RUN, Pod, finished, pods, run_of
