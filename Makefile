@@ -63,6 +63,12 @@ test: $(DEV) programs lint ## everything: lint, types, all tests, real engines i
 mutation: $(DEV) programs ## every alert changed in every way: does a case notice? (some ten minutes)
 	@$(PYTEST) -m mutation $(ARGS)
 
+# How many damaged inputs each test of `fuzz` makes; `test` makes 60.
+EXAMPLES ?= 5000
+.PHONY: fuzz
+fuzz: $(DEV) ## parsers of untrusted input against damaged input, for longer (EXAMPLES=50000)
+	@FUZZ_EXAMPLES=$(EXAMPLES) $(PYTEST) --timeout 0 tests/fuzz $(ARGS)
+
 .PHONY: lint
 lint: $(DEV) ## ruff and mypy
 	@$(BIN)/ruff check .
