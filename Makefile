@@ -14,6 +14,10 @@ BIN := $(VENV)/bin
 # -qq leaves errors only: notes about places that were searched in vain help nobody.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 PYTEST := $(BIN)/python -m pytest
+VERSION = $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' exporter/__init__.py)
+# For `rig`: the engines run on this machine's NVIDIA GPU; a model directory of yours is checked too.
+GPU ?=
+MODEL ?=
 # Arguments for the program started: make demo ARGS=--help, make unit ARGS="-k sglang".
 ARGS ?=
 
@@ -23,7 +27,9 @@ DEV := $(VENV)/.installed-to-develop
 
 # package:command, for programs the tests start.
 DEBIAN_PACKAGES := prometheus:promtool prometheus:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool
+	prometheus-alertmanager:prometheus-alertmanager prometheus-alertmanager:amtool \
+	curl:curl systemd:systemd-analyze shellcheck:shellcheck \
+	victoria-metrics:vmalert victoria-metrics:victoria-metrics
 
 # Installs Debian packages; apt's long output is shown only if it fails. policy-rc.d keeps a daemon
 # from starting: the tests want the program, on a port of their own.
@@ -56,11 +62,11 @@ demo: $(RUN) ## try it: two recorded engines, the exporter beside them
 	@exec $(BIN)/kvcache-exporter demo $(ARGS)
 
 .PHONY: test
-test: $(DEV) programs lint ## everything: lint, types, all tests, real engines included (not `mutation`)
-	@$(PYTEST) -m "not mutation" $(ARGS)
+test: $(DEV) programs lint ## everything: lint, types, all tests, real engines included
+	@$(PYTEST) $(ARGS)
 
 .PHONY: mutation
-mutation: $(DEV) programs ## every alert changed in every way: does a case notice? (some ten minutes)
+mutation: $(DEV) programs ## only this: every alert changed in every way, does a case notice? (four minutes)
 	@$(PYTEST) -m mutation $(ARGS)
 
 # How many damaged inputs each test of `fuzz` makes; `test` makes 60.
@@ -76,12 +82,12 @@ lint: $(DEV) ## ruff and mypy
 	$(BIN)/mypy
 
 .PHONY: unit
-unit: $(DEV) programs ## the tests that need no engine
+unit: $(DEV) programs ## the tests that need no engine, without the mutation run
 	@KVCACHE_RIG=off $(PYTEST) -m "not rig and not mutation" $(ARGS)
 
 .PHONY: rig
-rig: $(DEV) ## only the tests against real engines; they build the engines' environment
-	@$(PYTEST) -m rig $(ARGS)
+rig: $(DEV) ## the checks against real engines, with a report: CPU, or GPU=1, or GPU=1 MODEL=/path
+	@KVCACHE_RIG_GPU=$(GPU) KVCACHE_RIG_MODEL=$(MODEL) $(PYTEST) -m rig tests/rig $(ARGS)
 
 .PHONY: bench
 bench: $(DEV) ## what the exporter costs: time and memory
@@ -98,6 +104,47 @@ golden: $(DEV) ## write the expected pages anew; read the diff before committing
 .PHONY: docs
 docs: $(RUN) ## write the generated parts of the README anew
 	@$(BIN)/python -m exporter.docs README.md
+
+.PHONY: lock
+lock: $(DEV) ## write deploy/*.lock anew: all versions with their hashes, for every platform
+	@$(PIP) install uv
+	compile() {
+		$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+			--no-emit-index-url --no-header --no-annotate "$$@"
+	}
+	compile pyproject.toml -o deploy/requirements.lock
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| compile - -o deploy/build.lock
+
+.PHONY: image
+image: ## build the container image: make image IMAGE=name:tag ARGS=--push
+	@: "$${IMAGE:=kvcache-exporter:$(VERSION)}" "$${PYTHON_TAG:=python:3.13-slim-bookworm}"
+	digest=$$(docker buildx imagetools inspect "$$PYTHON_TAG" --format '{{.Manifest.Digest}}')
+	docker buildx build --platform "$${PLATFORMS:-linux/amd64,linux/arm64}" -f deploy/Dockerfile -t "$$IMAGE" \
+		--build-arg PYTHON_IMAGE="$$PYTHON_TAG@$$digest" --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION="$$(git rev-parse HEAD)" --build-arg CREATED="$$(date -u +%FT%TZ)" \
+		--sbom=true --provenance=true $(ARGS) .
+
+.PHONY: chart
+chart: $(RUN) ## the Helm chart with rules and dashboards in it: dist/kvcache-exporter-VERSION.tgz
+	@$(BIN)/python -m deploy.helm.assemble dist
+
+.PHONY: sbom
+sbom: $(DEV) ## what the image will hold, installed as the image does it: dist/kvcache-exporter.cdx.json
+	@$(PIP) install cyclonedx-bom
+	rm -rf build/image && mkdir -p build/image dist
+	$(PYTHON) -m venv build/image/builder && $(PYTHON) -m venv --without-pip build/image/app
+	build=build/image/builder/bin/python
+	pip() { "$$build" -m pip --disable-pip-version-check -qq "$$@"; }
+	pip install 'pip>=23'
+	pip install --require-hashes --only-binary :all: -r deploy/build.lock
+	pip --python build/image/app/bin/python install --require-hashes --only-binary :all: -r deploy/requirements.lock
+	pip wheel --no-build-isolation --no-deps --wheel-dir build/image/wheel .
+	pip --python build/image/app/bin/python install --no-index --no-deps build/image/wheel/*.whl
+	pip --python build/image/app/bin/python check
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --mc-type application \
+		-o dist/kvcache-exporter.cdx.json build/image/app/bin/python
+	echo dist/kvcache-exporter.cdx.json
 
 .PHONY: clean
 clean: ## remove the environment, caches and builds; .cache (engines) stays, it took long to build

@@ -78,6 +78,7 @@ def _alerting(alert: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Any]]
             "summary": summary,
             "description": put(alert["description"]),
             "runbook_url": f"{numbers['runbooks']['base_url']}{name}.md",
+            "dashboard": f"{numbers['dashboards']['base_url']}kvcache-{alert['board']}",
         },
     }
 

@@ -5,10 +5,39 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A thread for each piece of work, and none that the process waits for at its end.
+
+    For the event loop's own use (name resolution, ``asyncio.to_thread``): its default is a pool of few
+    threads, and a handful of names whose server is silent would hold up everything else in it.
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+
+        def run() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # as the pool itself does: it belongs to who waits
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        threading.Thread(target=run, name="kvcache-work", daemon=True).start()
+        return done
+
+    def shutdown(self, *_: Any, **__: Any) -> None:
+        """Wait for nothing."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:

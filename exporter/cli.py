@@ -22,6 +22,7 @@ from exporter.settings import (
     Target,
     flags,
     load,
+    problems,
 )
 
 USAGE = """\
@@ -68,14 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code  # noqa: TRY300  (the flush belongs to what may fail)
     except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False, include_context=False):
-            where = ".".join(str(part) for part in problem["loc"]) or "settings"
-            what = problem["msg"].removeprefix("Value error, ")
-            print(f"kvcache-exporter {command}: {where}: {what}", file=sys.stderr)
-        return 2
+        for problem in problems(error):
+            print(f"kvcache-exporter {command}: {problem}", file=sys.stderr)
+        return 1 if "--check-config" in words else 2
     except (SettingsError, ValueError) as error:
         print(f"kvcache-exporter {command}: {error}", file=sys.stderr)
-        return 2
+        return 1 if "--check-config" in words else 2
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:  # `explain | head`; what is left to write must not raise again at exit
@@ -106,21 +105,27 @@ def _serve(words: Sequence[str]) -> int:
 
     settings: ServeSettings = load(ServeSettings, words)
     configure(settings.log_level, settings.log_format)
-    return _run(settings)
+    return _run(settings, words)
 
 
-def _run(settings: ServeSettings) -> int:
+def _run(settings: ServeSettings, words: Sequence[str]) -> int:
     # The web stack is only needed here, and explain and plan should start quickly.
     from exporter import web  # noqa: PLC0415
     from exporter.log import log  # noqa: PLC0415
     from exporter.watch import Watch  # noqa: PLC0415
+    from exporter.web.secured import WebConfig  # noqa: PLC0415
 
+    file = settings.web_config_file
+    web_config = WebConfig(file) if file else None
+    if settings.check_config:
+        print("the settings are good")
+        return 0
     for path in {t.model_config_path or settings.model_config_path for t in settings.target}:
         if path is not None and not path.exists():
             log.warning("no such model config", path=str(path))
     try:
         with suppress(asyncio.CancelledError):
-            asyncio.run(web.serve(Watch(settings), settings.listen_address))
+            asyncio.run(web.serve(Watch(settings), settings.listen_address, words, web_config))
     except OSError as error:
         log.error("cannot serve", listen=settings.listen_address, detail=str(error))
         return 1

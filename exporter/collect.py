@@ -44,47 +44,55 @@ class Families:
                 yield self._families[metric.name]
 
 
-def families(
-    states: Iterable[TargetState], now: float | None = None, extra: Callable[[Adder], None] | None = None
-) -> Iterator[Family]:
-    """Every family of ``states``; ``now``: clock of the states' times, for ages; ``extra`` adds more."""
+def families(states: Iterable[TargetState], now: float | None = None) -> Iterator[Family]:
+    """Every family of ``states``; ``now``: clock of the states' times, for ages."""
     out = Families()
+    add_process(out)
+    for state in states:
+        add_target(state, out, now)
+    return out.ordered()
+
+
+def add_process(out: Families, extra: Callable[[Adder], None] | None = None) -> None:
+    """What is said once for all targets; ``extra`` adds more."""
     out.add(c.BUILD_INFO, 1, {"version": __version__})
     if extra is not None:
         extra(out)
-    for state in states:
-        _target(state, out, now)
-        if state.records is not None:
-            add_records(state.records, out)
-        add_decode(
-            state.decode,
-            state.readouts,
-            lambda readout, name=state.name: _rank_labels(name, readout.sample),  # type: ignore[misc]
-            out,
-            window=state.records is None or not state.records.totals.cells,
-        )
-        _costs(state, out)
-        for readout in state.readouts:
-            labels = _rank_labels(state.name, readout.sample)
-            for figure in readout.figures:
-                out.add(figure.metric, figure.value, {**labels, **figure.labels})
-            for metric, why in readout.missing.items():
-                out.add(c.UNAVAILABLE, 1, {**labels, "signal": metric.signal, "reason": why.reason})
-            for said in {(x.input, x.used, x.other) for x in readout.contradictions}:
-                out.add(
-                    c.INPUT_CONTRADICTION,
-                    1,
-                    {**labels, **dict(zip(("input", "used", "other"), said, strict=True))},
-                )
-            if readout.info:
-                out.add(c.ENGINE_INFO, 1, {**labels, **readout.info})
-            histogram = state.usage.get(rank(readout.sample))
-            if histogram is not None and histogram.count and not readout.sample.whole_server:
-                for le, count in histogram.cumulative():
-                    out.add(c.SAMPLED_USAGE_RATIO, count, {**labels, "le": le}, "_bucket")
-                out.add(c.SAMPLED_USAGE_RATIO, histogram.count, labels, "_count")
-                out.add(c.SAMPLED_USAGE_RATIO, histogram.sum, labels, "_sum")
-    return out.ordered()
+
+
+def add_target(state: TargetState, out: Families, now: float | None = None, *, polled: bool = True) -> None:
+    """Every sample of one target; not ``polled``: without what is made of many polls."""
+    _target(state, out, now)
+    if state.records is not None:
+        add_records(state.records, out)
+    add_decode(
+        state.decode,
+        state.readouts,
+        lambda readout: _rank_labels(state.name, readout.sample),
+        out,
+        window=polled and (state.records is None or not state.records.totals.cells),
+    )
+    _costs(state, out)
+    for readout in state.readouts:
+        labels = _rank_labels(state.name, readout.sample)
+        for figure in readout.figures:
+            out.add(figure.metric, figure.value, {**labels, **figure.labels})
+        for metric, why in readout.missing.items():
+            out.add(c.UNAVAILABLE, 1, {**labels, "signal": metric.signal, "reason": why.reason})
+        for said in {(x.input, x.used, x.other) for x in readout.contradictions}:
+            out.add(
+                c.INPUT_CONTRADICTION,
+                1,
+                {**labels, **dict(zip(("input", "used", "other"), said, strict=True))},
+            )
+        if readout.info:
+            out.add(c.ENGINE_INFO, 1, {**labels, **readout.info})
+        histogram = state.usage.get(rank(readout.sample))
+        if polled and histogram is not None and histogram.count and not readout.sample.whole_server:
+            for le, count in histogram.cumulative():
+                out.add(c.SAMPLED_USAGE_RATIO, count, {**labels, "le": le}, "_bucket")
+            out.add(c.SAMPLED_USAGE_RATIO, histogram.count, labels, "_count")
+            out.add(c.SAMPLED_USAGE_RATIO, histogram.sum, labels, "_sum")
 
 
 def _costs(state: TargetState, out: Families) -> None:
@@ -135,31 +143,21 @@ def _target(state: TargetState, out: Families, now: float | None) -> None:
 class EngineCollector(Collector):
     """The registry's view of the watched engines."""
 
-    def __init__(
-        self,
-        states: Callable[[], Sequence[TargetState]],
-        clock: Callable[[], float],
-        extra: Callable[[Adder], None] | None = None,
-    ) -> None:
+    def __init__(self, states: Callable[[], Sequence[TargetState]], clock: Callable[[], float]) -> None:
         self._states = states
         self._clock = clock
-        self._extra = extra
 
     def collect(self) -> Iterable[Family]:
         now = self._clock()
         states = self._states()
         for state in states:
             state.expire(now)
-        return families(states, now, self._extra)
+        return families(states, now)
 
 
-def registry(
-    states: Callable[[], Sequence[TargetState]],
-    clock: Callable[[], float],
-    extra: Callable[[Adder], None] | None = None,
-) -> CollectorRegistry:
+def registry(states: Callable[[], Sequence[TargetState]], clock: Callable[[], float]) -> CollectorRegistry:
     """A registry of our own families and the process's; the global one stays out."""
     made = CollectorRegistry()
-    made.register(EngineCollector(states, clock, extra))
+    made.register(EngineCollector(states, clock))
     ProcessCollector(registry=made)
     return made

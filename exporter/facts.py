@@ -49,7 +49,10 @@ class Facts:
     enable_prefix_caching: bool | None = None
     hybrid_kv_cache_manager: bool | None = None
     speculative: bool | None = None
+    speculative_method: str | None = None  # as in kvmath.speculation
+    num_speculative_tokens: int | None = None
     async_scheduling: bool | None = None
+    tracking_states: int | None = None  # SGLang: states a running sequence records besides its own
     options: frozenset[str] | None = None  # those of engines/switches.py that it was started with
 
     def filled_from(self, other: Facts) -> Facts:

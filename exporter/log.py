@@ -5,11 +5,23 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import structlog
 
 from exporter.printable import printable
+
+
+class _Stderr(structlog.PrintLogger):
+    """Lines that can't be written (a full disk, a reader that is gone) are lost, and nothing else is."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 def configure(level: str, style: Literal["console", "json"]) -> None:
@@ -27,7 +39,7 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         # The stderr of the moment, not of now: under a test or a supervisor it may be replaced and closed.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: _Stderr(sys.stderr),
         cache_logger_on_first_use=False,
     )
     # The web server's access log would be a line per scrape.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -44,15 +45,28 @@ class Learned:
     locked: bool = False  # True where an endpoint asked for a key
 
 
-async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: str) -> Learned:
-    """Ask the info endpoints, and /proc if the engine runs on this machine."""
+async def learn(
+    client: httpx.AsyncClient,
+    settings: TargetSettings,
+    software: str,
+    time_for: Callable[[float], float] = lambda most: most,
+    address: str = "",
+) -> Learned:
+    """Ask the info endpoints, and /proc if the engine runs on this machine.
+
+    ``time_for``: seconds that a request may take of the most that it should; ``address``: where the
+    engine is, if its name was resolved before and must not be again.
+    """
     documents: list[object] = []
     complete, locked = True, False
     for group in ENDPOINTS.get(software, ()):
         for path in group:
+            if not (seconds := time_for(INFO_TIMEOUT_S)):
+                complete = False
+                break
             try:
                 text = await get_text(
-                    client, settings.base_url + path, timeout=INFO_TIMEOUT_S, max_bytes=MAX_INFO_BYTES
+                    client, settings.base_url + path, timeout=seconds, max_bytes=MAX_INFO_BYTES
                 )
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
@@ -60,7 +74,7 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
                 continue
             documents.append(parse_document(text))
             break
-    flags = await in_thread(lambda: _flags(settings))
+    flags = await in_thread(lambda: _flags(settings, address))
     return Learned(
         engine=read_documents(documents, software),
         command_line=command_line_facts(flags) if flags else None,
@@ -71,11 +85,13 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
     )
 
 
-def _flags(settings: TargetSettings) -> EngineFlags | None:
+def _flags(settings: TargetSettings, address: str) -> EngineFlags | None:
     if settings.socket_path is not None:
         return find_engine_at(settings.socket_path)
     parts = urlsplit(settings.url)
-    return find_engine(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+    return find_engine(
+        address or parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    )
 
 
 def command_line_facts(flags: EngineFlags) -> Facts:
@@ -99,6 +115,8 @@ def command_line_facts(flags: EngineFlags) -> Facts:
         enable_prefix_caching=flags.enable_prefix_caching,
         hybrid_kv_cache_manager=flags.hybrid_kv_cache_manager,
         speculative=flags.speculative,
+        speculative_method=flags.speculative_method,
+        num_speculative_tokens=flags.num_speculative_tokens,
         options=flags.options if flags.complete else None,
     )
     # A command line that was understood to its end speaks by what it leaves out, too.

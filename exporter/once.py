@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,6 @@ from exporter.kvmath.known import Unavailable
 from exporter.lookup import load_model
 from exporter.settings import CommandSettings, ExplainSettings, ServeSettings, TargetSettings
 from exporter.target import TargetState
-from exporter.web import as_json
 
 if TYPE_CHECKING:
     from exporter.watch import Watch
@@ -35,7 +35,7 @@ def explain_once(settings: ExplainSettings) -> int:
     states = asyncio.run(_from_engines(settings)) if settings.target else [_from_files(settings)]
     if settings.output == "json":
         told = [explain.as_dict(state) for state in states]
-        print(as_json(told if len(told) > 1 else told[0]))
+        print(json.dumps(told if len(told) > 1 else told[0], indent=1))
     elif settings.output == "text":
         print("\n".join(explain.as_text(state) for state in states), end="")
     else:

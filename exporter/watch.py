@@ -25,7 +25,7 @@ from exporter.requests.intake import Intake
 from exporter.requests.probe import Engine, Probe
 from exporter.requests.sglang_log import RequestLog
 from exporter.requests.sink import RecordSink, Seen
-from exporter.settings import ServeSettings
+from exporter.settings import ServeSettings, TargetSettings
 from exporter.target import Reading, TargetState
 
 # At most this share of wall time goes into the engine's own rendering of its page ...
@@ -42,52 +42,127 @@ INLINE_PAGE_CHARS = 512 * 1024
 FETCH_MEMORY = 5
 
 
+# Settings of the process as a whole.
+PROCESS_WIDE = frozenset(
+    {
+        "check_config",
+        "config_file",
+        "forward_traces",
+        "listen_address",
+        "log_format",
+        "log_level",
+        "modules",
+        "probe_allow",
+        "probe_timeout_offset",
+        "state_directory",
+        "traces_from",
+        "web_config_file",
+    }
+)
+# Settings that a running target follows without losing anything.
+FOLLOWED = frozenset({"timeout", "max_page_bytes", "hub"})
+
+
+def _ways(settings: ServeSettings) -> dict[str, object]:
+    """What is said for all targets about how to watch them, beside what each target's own settings hold."""
+    theirs = set(TargetSettings.model_fields) | {"target"}
+    return settings.model_dump(exclude=theirs | PROCESS_WIDE | FOLLOWED)
+
+
 class Watch:
-    """All targets of one process, each in a task of its own."""
+    """All targets of one process, each in tasks of its own."""
 
     def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.watchers = [TargetWatch(settings, n, clock) for n in range(len(settings.target))]
-        sinks: dict[str, RecordSink] = {}
-        seen = Seen()
-        for watcher in self.watchers:
-            watcher.state.price_per_hour = settings.price_per_hour
-            sinks[watcher.state.name] = sink = RecordSink(
-                watcher.state.name,
-                settings.context,
-                routes=settings.route,
-                route=watcher.target.route,
-                seen=seen,
-                clock=clock,
-            )
-            watcher.state.records = sink
-            watcher.probe = watcher.probe_by(sink)
-        self.intake = Intake(sinks, settings.traces_from)
+        self.settings = settings
+        self.watchers: list[TargetWatch] = []
+        self._seen = Seen()
+        self._sinks: dict[str, RecordSink] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[TargetWatch, asyncio.Task[None]] = {}
+        self.intake = Intake(self._sinks, settings.traces_from)
         self.forwarder = Forwarder(settings.forward_traces) if settings.forward_traces else None
-        self.state_directory = settings.state_directory
+        self.apply(settings)
 
     @property
     def states(self) -> Sequence[TargetState]:
         return [watcher.state for watcher in self.watchers]
 
+    def apply(self, settings: ServeSettings) -> None:
+        """Go over to these settings.  A target for which they say what they said before goes on with
+        all it has counted; any other begins anew."""
+        before = {watcher.state.name: watcher for watcher in self.watchers}
+        self.watchers = []
+        for n in range(len(settings.target)):
+            fresh = TargetWatch(settings, n, self.clock)
+            old = before.get(fresh.state.name)
+            if old is not None and old.goes_on_as(fresh):
+                del before[fresh.state.name]
+                old.settings = settings
+                self.watchers.append(old)
+            else:
+                self._equip(fresh)
+                self.watchers.append(fresh)
+        for gone in before.values():
+            if self._sinks.get(gone.state.name) is gone.state.records:
+                del self._sinks[gone.state.name]
+            if (task := self._tasks.pop(gone, None)) is not None:
+                task.cancel()
+        self.settings = settings
+        self.intake.peers = settings.traces_from
+        for watcher in self.watchers:
+            self._start(watcher)
+
+    def _equip(self, watcher: TargetWatch) -> None:
+        """Give a new target what it needs to count finished requests."""
+        settings = watcher.settings
+        watcher.state.price_per_hour = settings.price_per_hour
+        self._sinks[watcher.state.name] = sink = RecordSink(
+            watcher.state.name,
+            settings.context,
+            routes=settings.route,
+            route=watcher.target.route,
+            seen=self._seen,
+            clock=self.clock,
+        )
+        watcher.state.records = sink
+        watcher.probe = watcher.probe_by(sink)
+
     async def run(self) -> None:
         """Poll until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                if self.forwarder is not None:
+                    self._group.create_task(self.forwarder.run(), name="forward traces")
+                for watcher in self.watchers:
+                    self._start(watcher)
+                await asyncio.Event().wait()  # without any target, too: there may be some after a reload
+        finally:
+            self._group = None
+
+    def _start(self, watcher: TargetWatch) -> None:
+        if self._group is not None and watcher not in self._tasks:
+            self._tasks[watcher] = self._group.create_task(
+                self._run(watcher), name=f"target {watcher.state.name}"
+            )
+
+    async def _run(self, watcher: TargetWatch) -> None:
         async with asyncio.TaskGroup() as group:
-            for watcher in self.watchers:
-                group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
-                if (follower := self._request_log(watcher)) is not None:
-                    group.create_task(follower.run(), name=f"request log {watcher.state.name}")
-                if watcher.probe is not None:
-                    group.create_task(watcher.run_probe(watcher.probe), name=f"probe {watcher.state.name}")
-            if self.forwarder is not None:
-                group.create_task(self.forwarder.run(), name="forward traces")
+            group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
+            if (follower := self._request_log(watcher)) is not None:
+                group.create_task(follower.run(), name=f"request log {watcher.state.name}")
+            if watcher.probe is not None:
+                group.create_task(watcher.run_probe(watcher.probe), name=f"probe {watcher.state.name}")
 
     def _request_log(self, watcher: TargetWatch) -> RequestLog | None:
         directory, sink = watcher.target.request_log, watcher.state.records
         if directory is None or sink is None:
             return None
         return RequestLog(
-            directory, sink, route=bool(watcher.settings.route), state_directory=self.state_directory
+            directory,
+            sink,
+            route=bool(watcher.settings.route),
+            state_directory=self.settings.state_directory,
         )
 
 
@@ -111,7 +186,13 @@ class TargetWatch:
         self._config_key: object = None
         self._config_task: asyncio.Task[None] | None = None
         self._said: object = None
+        self.address = ""
+        """Where the engine is, for a name that must not be resolved again."""
         self._said_model: Model | None = None
+
+    def goes_on_as(self, other: TargetWatch) -> bool:
+        """Whether ``other`` would watch the same engine in the same way, so that this one can go on."""
+        return self.target == other.target and _ways(self.settings) == _ways(other.settings)
 
     def probe_by(self, sink: RecordSink) -> Probe | None:
         """The probe of this target, where probes are wanted."""
@@ -145,16 +226,21 @@ class TargetWatch:
                 await self.poll(client)
                 await asyncio.sleep(self.state.interval)
 
-    async def poll(self, client: httpx.AsyncClient) -> None:
-        """One poll; never raises but for cancellation."""
+    async def poll(self, client: httpx.AsyncClient, seconds: float | None = None) -> None:
+        """One poll; never raises but for cancellation.
+
+        ``seconds``: a limit on all of it, page and surroundings, for who can't wait; the settings'
+        limits hold in any case.
+        """
         state = self.state
         state.fetches += 1
         started = self.clock()
+        until = None if seconds is None else started + seconds
         try:
             text = await get_text(
                 client,
                 f"{self.target.base_url}/metrics",
-                timeout=self.settings.timeout,
+                timeout=self._left(self.settings.timeout, until),
                 max_bytes=self.settings.max_page_bytes,
             )
             state.fetch_seconds = self.clock() - started
@@ -162,18 +248,25 @@ class TargetWatch:
             read = state.read
             reading = read(text) if len(text) < INLINE_PAGE_CHARS else await asyncio.to_thread(read, text)
             check_end(text)
-            await self._learn_if_due(client, reading)
+            await self._learn_if_due(client, reading, until)
             state.accept(reading, self.clock(), time.time())
         except FetchError as error:
-            state.fail(error.reason, str(error))
-            self._say("down", error.reason, str(error))
+            self.give_up(error)
         except Exception as error:
-            state.fail(Failure.INTERNAL)
-            self._say("down", Failure.INTERNAL, repr(error))
+            self.give_up(FetchError(Failure.INTERNAL, repr(error)))
         else:
             self._say_up()
         state.interval = self._interval()
         state.expire(self.clock())
+
+    def give_up(self, error: FetchError) -> None:
+        """Count a poll that gave nothing."""
+        self.state.fail(error.reason, str(error))
+        self._say("down", error.reason, str(error))
+
+    def _left(self, most: float, until: float | None) -> float:
+        """Seconds that something may take: ``most``, or what is left until then."""
+        return most if until is None else max(0.0, min(most, until - self.clock()))
 
     def _interval(self) -> float:
         base = self.settings.poll_interval
@@ -183,7 +276,7 @@ class TargetWatch:
 
     # -- surroundings ---------------------------------------------------------
 
-    async def _learn_if_due(self, client: httpx.AsyncClient, reading: Reading) -> None:
+    async def _learn_if_due(self, client: httpx.AsyncClient, reading: Reading, until: float | None) -> None:
         now = self.clock()
         due = self._learned_at is None or now - self._learned_at > self._learn_again_s
         # After a failed poll it may be another process, even where its page looks the same.
@@ -191,7 +284,9 @@ class TargetWatch:
         new = back or self.state.is_new(reading)
         if not due and not new:
             return
-        learned = await learn(client, self.target, reading.page.software)
+        learned = await learn(
+            client, self.target, reading.page.software, lambda most: self._left(most, until), self.address
+        )
         self.learned, self._learned_at = learned, now
         self._learn_again_s = REFRESH_S if learned.complete else RETRY_INFO_S
         if not new and not learned.complete:
@@ -199,9 +294,9 @@ class TargetWatch:
             before = self.state.facts.get(Source.ENGINE, Facts())
             learned = replace(learned, engine=learned.engine.filled_from(before))
         self.state.learn(learned.engine, learned.command_line)
-        await self._find_config(learned, new)
+        await self._find_config(learned, new, until)
 
-    async def _find_config(self, learned: Learned, new: bool) -> None:
+    async def _find_config(self, learned: Learned, new: bool, until: float | None) -> None:
         """Local files at once; a hub may take its time, so the polls go on meanwhile."""
         said = self.state.facts
         reported = learned.engine.model or (
@@ -236,7 +331,7 @@ class TargetWatch:
                 self._say_config(model)
 
         self._config_task = asyncio.create_task(look())
-        _, looking = await asyncio.wait({self._config_task}, timeout=self.settings.timeout)
+        _, looking = await asyncio.wait({self._config_task}, timeout=self._left(self.settings.timeout, until))
         if looking:
             later = True
             self.state.model = Model(shape=Unavailable(Reason.MODEL_CONFIG, "being looked for"))

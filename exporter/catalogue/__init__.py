@@ -49,6 +49,8 @@ from exporter.catalogue.metric import CATALOGUE, RANK, Group, Metric
 from exporter.catalogue.ourselves import (
     BUILD_INFO,
     CONFIG_LOADED,
+    CONFIG_RELOAD_SUCCESSFUL,
+    CONFIG_RELOAD_TIMESTAMP,
     DROPPED,
     ENGINE_RESTARTS,
     ERRORS,
@@ -56,7 +58,9 @@ from exporter.catalogue.ourselves import (
     FETCHES,
     LAST_SUCCESS,
     POLL_INTERVAL,
+    PROBE_REQUESTS,
     READOUT_AGE,
+    WEB_CONFIG_SUCCESSFUL,
 )
 from exporter.catalogue.requests import (
     BODIES_RECEIVED,
@@ -99,6 +103,8 @@ __all__ = [
     "CAPACITY_TOKENS",
     "CATALOGUE",
     "CONFIG_LOADED",
+    "CONFIG_RELOAD_SUCCESSFUL",
+    "CONFIG_RELOAD_TIMESTAMP",
     "CONTEXT_CACHED_TOKENS",
     "CONTEXT_PREEMPTED_REQUESTS",
     "CONTEXT_PROMPT_TOKENS",
@@ -138,6 +144,7 @@ __all__ = [
     "PREFIX_QUERY_TOKENS",
     "PROBES",
     "PROBES_FAILED",
+    "PROBE_REQUESTS",
     "RANK",
     "READOUT_AGE",
     "RECORDS_DROPPED",
@@ -160,6 +167,7 @@ __all__ = [
     "USED_BYTES",
     "USED_TOKENS",
     "WAITING_SEQUENCES",
+    "WEB_CONFIG_SUCCESSFUL",
     "WHATIF_MAX_SEQUENCES",
     "Group",
     "Metric",

@@ -36,3 +36,24 @@ ENGINE_RESTARTS = own(
 CONFIG_LOADED = own(
     "gauge", "exporter_model_config_loaded", (), "1 where the model's config.json was found and understood."
 )
+CONFIG_RELOAD_SUCCESSFUL = own(
+    "gauge",
+    "exporter_config_last_reload_successful",
+    (),
+    "1 unless the last reload of the settings failed and the old ones stayed in force.",
+)
+CONFIG_RELOAD_TIMESTAMP = own(
+    "gauge",
+    "exporter_config_last_reload_success_timestamp_seconds",
+    (),
+    "When the settings in force were read.",
+)
+WEB_CONFIG_SUCCESSFUL = own(
+    "gauge",
+    "exporter_web_config_last_reload_successful",
+    (),
+    "1 unless --web-config-file or a certificate changed and could not be read, so that the old ones stay.",
+)
+PROBE_REQUESTS = own(
+    "counter", "exporter_probe_requests_total", ("outcome",), "Requests to /probe, by how they ended."
+)

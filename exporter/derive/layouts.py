@@ -11,6 +11,7 @@ from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.layers import Kind
 from exporter.kvmath.model import ModelShape
 from exporter.kvmath.parallel import Parallelism
+from exporter.kvmath.speculation import draft_problem
 from exporter.kvmath.vllm import BlockLayout, block_layout
 
 # Releases before this one laid out window mixes differently (hybrid manager off by default).
@@ -57,8 +58,8 @@ def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -
         return shape
     if not known(dtype):
         return dtype
-    if inputs.flag("speculative"):
-        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers take part of each block")
+    if (problem := speculation_problem("vllm", inputs, shape)) is not None:
+        return problem
     if not known(block_tokens):
         return block_tokens
     layout = _layout(inputs, shape, dtype, block_tokens, _state_dtype(sample, inputs, shape, block_tokens))
@@ -75,10 +76,34 @@ def block_plan(sample: EngineSample, inputs: Inputs, dtype: str | Unavailable) -
     return layout
 
 
+def speculation_problem(engine: str, inputs: Inputs, shape: ModelShape) -> Unavailable | None:
+    """Why speculative decoding hides the layout; None where there is none or its layers are known."""
+    if not inputs.flag("speculative"):
+        return None
+    method = speculative_method(inputs)
+    if not method:
+        return Unavailable(
+            Reason.SPECULATIVE_DECODING, "draft layers may share the pool: --speculative METHOD"
+        )
+    if shape.has(Kind.STATE) and not known(_drafted_tokens(inputs)):
+        return Unavailable(Reason.SPECULATIVE_DECODING, "states grow with --num-speculative-tokens")
+    return draft_problem(engine, method, bool(shape.draft_layers))
+
+
+def _drafted_tokens(inputs: Inputs) -> int | Unavailable:
+    return inputs.count("num_speculative_tokens", Reason.SPECULATIVE_DECODING)
+
+
+def speculative_method(inputs: Inputs) -> str:
+    """The method in use, "" for none or where nobody names it."""
+    return inputs.text("speculative_method") if inputs.flag("speculative") else ""
+
+
 def _layout(
     inputs: Inputs, shape: ModelShape, dtype: str, block_tokens: int, state_dtype: str
 ) -> BlockLayout | Unavailable:
     length = inputs.count("max_model_len", Reason.MAX_MODEL_LEN)
+    drafted = _drafted_tokens(inputs)
     return block_layout(
         shape,
         dtype,
@@ -86,6 +111,8 @@ def _layout(
         parallelism(inputs),
         hybrid_manager=inputs.flag("hybrid_kv_cache_manager") is not False,
         prefix_caching=inputs.flag("enable_prefix_caching"),
+        speculative=speculative_method(inputs),
+        speculative_tokens=drafted if known(drafted) else 1,
         max_model_len=length if known(length) else 0,
         model_dtype=inputs.text("dtype"),
         state_dtype=state_dtype,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from exporter.derive.inputs import Inputs
-from exporter.derive.layouts import parallelism
+from exporter.derive.layouts import parallelism, speculation_problem, speculative_method
 from exporter.engines.sample import EngineSample
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.kvmath.overrides import Override
@@ -33,15 +33,26 @@ def pools_of(
         return shape
     if not known(dtype):
         return dtype
-    if inputs.flag("speculative"):
-        return Unavailable(Reason.SPECULATIVE_DECODING, "draft layers share the pool")
+    if (problem := speculation_problem("sglang", inputs, shape)) is not None:
+        return problem
     if not known(page):
         return page
     split = parallelism(inputs)
     states = inputs.text("state_dtype")
-    first = token_pools(shape, dtype, page, split, state_dtype=states)
-    raw = token_pools(shape, dtype, page, split, state_dtype=states, raw_latent=True)
-    mixed = token_pools(shape, dtype, page, split, state_dtype=states, window_pool=False)
+    method = speculative_method(inputs)
+    first, raw, mixed = (
+        token_pools(
+            shape,
+            dtype,
+            page,
+            split,
+            window_pool=window_pool,
+            raw_latent=raw_latent,
+            state_dtype=states,
+            speculative=method,
+        )
+        for window_pool, raw_latent in ((True, False), (True, True), (False, False))
+    )
     candidates = [found for found in (first, raw, mixed) if known(found)]
     for found in candidates:
         if _agrees(sample, found, total):
@@ -132,7 +143,7 @@ def _some(slots: int | Unavailable) -> int | Unavailable:
     )
 
 
-def room_for(pools: TokenPools, room: Room, tokens: int, prefix_caching: bool | None) -> int | Unavailable:
+def room_for(pools: TokenPools, room: Room, tokens: int, inputs: Inputs) -> int | Unavailable:
     """Sequences of ``tokens`` tokens that fit in ``room``; the pool that is full first decides.
 
     ``Unavailable(WINDOW_POOL)`` where that may be the window pool, of which a sequence
@@ -157,7 +168,10 @@ def room_for(pools: TokenPools, room: Room, tokens: int, prefix_caching: bool | 
             return slots
         if not known(running):
             return running
-        fewest, most = states_each(prefix_caching)
+        told = inputs.choices["tracking_states"].value
+        fewest, most = states_each(
+            inputs.flag("enable_prefix_caching"), told if isinstance(told, int) else None
+        )
         at_least, at_most = (min(fit, max(0, slots // each - running)) for each in (most, fewest))
         if at_least != at_most:
             return Unavailable(

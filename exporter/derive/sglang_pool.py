@@ -195,8 +195,7 @@ class TokenPool:
             each = sequence_tokens(context, page)
             free = max(0, total - self.used) // each if known(self.used) else self.used
             return capacity.sequences_that_fit(total, each), free
-        caching = self.inputs.flag("enable_prefix_caching")
-        fit = room_for(pools, Room.whole(self.sample, total), context, caching)
+        fit = room_for(pools, Room.whole(self.sample, total), context, self.inputs)
         if known(fit):
             each = sequence_tokens(context, pools.granule_tokens)
             self.out.show(
@@ -207,7 +206,7 @@ class TokenPool:
             )
         if not known(self.used):
             return fit, self.used
-        return fit, room_for(pools, Room.left(self.sample, total, self.used), context, caching)
+        return fit, room_for(pools, Room.left(self.sample, total, self.used), context, self.inputs)
 
     def _whatif(self) -> None:
         pools: TokenPools | Unavailable = self.pools
@@ -223,7 +222,6 @@ class TokenPool:
                 c.WHATIF_MAX_SEQUENCES, Unavailable(Reason.ATTENTION_FREE, "states have their own dtype")
             )
             return
-        caching = self.inputs.flag("enable_prefix_caching")
         for other in WHATIF_DTYPES:
             changed = pools_of(self.sample, self.inputs, other, Unavailable(Reason.NOT_REPORTED))
             if known(changed) and changed.full_token_bytes == pools.full_token_bytes:
@@ -232,7 +230,7 @@ class TokenPool:
                 fit: int | Unavailable
                 if known(changed):
                     room = Room.whole(self.sample, total).stored_as(pools, changed)
-                    fit = room_for(changed, room, context, caching)
+                    fit = room_for(changed, room, context, self.inputs)
                 else:
                     fit = changed
                 self.out.put(c.WHATIF_MAX_SEQUENCES, fit, context=str(context), kv_cache_dtype=other)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from exporter.engines.switches import in_sglang_server_info
 from exporter.facts import Facts
 from exporter.kvmath.known import Reason, Unavailable
+from exporter.kvmath.speculation import known_method
 
 # Asked in this order until one of a group answers; never SGLang's /health, which
 # runs a prefill when the engine is idle (0.5.23).
@@ -81,6 +82,7 @@ def _models(doc: Mapping[str, object], software: str) -> Facts:
 def _vllm_server_info(config: Mapping[str, object]) -> Facts:
     model, cache = _dict(config.get("model_config")), _dict(config.get("cache_config"))
     parallel, scheduler = _dict(config.get("parallel_config")), _dict(config.get("scheduler_config"))
+    drafts = _dict(config.get("speculative_config"))
     disabled = _flag(scheduler, "disable_hybrid_kv_cache_manager")
     return Facts(
         software="vllm",
@@ -100,6 +102,8 @@ def _vllm_server_info(config: Mapping[str, object]) -> Facts:
         hybrid_kv_cache_manager=None if disabled is None else not disabled,
         async_scheduling=_flag(scheduler, "async_scheduling"),
         speculative=config["speculative_config"] is not None if "speculative_config" in config else None,
+        speculative_method=known_method(_text(drafts, "method")),
+        num_speculative_tokens=_count(drafts, "num_speculative_tokens"),
     )
 
 
@@ -124,10 +128,36 @@ def _sglang_server_info(doc: Mapping[str, object]) -> Facts:
         kv_cache_dtype=_text(doc, "kv_cache_dtype"),
         dtype=_text(doc, "dtype"),
         state_dtype=_text(doc, "mamba_ssm_dtype"),
+        tracking_states=_tracking_states(doc),
         enable_prefix_caching=None if radix_off is None else not radix_off,
         speculative=doc["speculative_algorithm"] is not None if "speculative_algorithm" in doc else None,
+        speculative_method=_sglang_method(doc),
+        num_speculative_tokens=_count(doc, "speculative_num_draft_tokens"),
         options=in_sglang_server_info(doc),
     )
+
+
+def _sglang_method(doc: Mapping[str, object]) -> str | None:
+    """The algorithm; EAGLE whose draft is the model itself drafts with the model's own layers
+    (0.5.23 ``arg_groups/speculative_hook.py``, which also turns NEXTN into EAGLE)."""
+    method = known_method(_text(doc, "speculative_algorithm"))
+    own = doc.get("speculative_draft_model_path") in (None, doc.get("model_path"))
+    return "mtp" if method == "eagle" and own else method
+
+
+def _tracking_states(doc: Mapping[str, object]) -> int | None:
+    """States recorded while a sequence decodes (0.5.23 ``mem_cache/allocation_sizing.py``): two, or one where
+    nothing overlaps or the second is made when needed.  None for a name that the release has not resolved."""
+    overlap_off = _flag(doc, "disable_overlap_schedule")
+    match doc.get("mamba_radix_cache_strategy"):
+        case "no_buffer":
+            return 0
+        case "extra_buffer" if overlap_off is not None:
+            return 1 if overlap_off else 2
+        case "extra_buffer_lazy":
+            return 1
+        case _:
+            return None
 
 
 def _dict(value: object) -> Mapping[str, object]:

@@ -1,13 +1,22 @@
-"""SGLang's vocabulary, 0.4.6 to 0.5.23: the only place that knows SGLang's metric names."""
+"""SGLang's vocabulary, 0.4.6 to 0.5.23: with ``sglang_prefix`` the only place that knows its metric names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from exporter.engines.exposition import Page, Sample, Vocabulary
 from exporter.engines.histogram import itl_histogram, suffixed
-from exporter.engines.sample import EngineSample, Identity, PrefixCounts, Reader, ratio, whole
+from exporter.engines.sample import EngineSample, Identity, Reader, ratio, whole
+from exporter.engines.sglang_prefix import (
+    CACHED,
+    FINISHED,
+    PREFILL,
+    PROMPT,
+    by_request,
+    has_routes,
+    prefix_counts,
+)
 from exporter.kvmath.known import Reason, Unavailable, known
 
 # Scheduler families: one series per rank.
@@ -27,7 +36,6 @@ PAGE, CONTEXT = "page_size", "context_len"
 POOL_GB = "kv_cache_memory_usage_gb"
 RUNNING, WAITING = "num_running_reqs", "num_queue_reqs"
 RETRACTED = "num_retracted_requests"
-PREFILL = "prefill_effective_tokens"
 DRAFTS = "spec_num_draft_tokens"  # from 0.5.15, 0 without speculative decoding
 HIT_RATE = "cache_hit_rate"  # never used as a figure: it is the last prefill batch only
 SCHEDULER = (
@@ -37,8 +45,6 @@ SCHEDULER = (
     *MAMBA_POOL,
 )
 # Tokenizer families: one set for all data-parallel ranks, custom labels possible.
-PROMPT, CACHED = "prompt_tokens", "cached_tokens"
-FINISHED = "num_requests"
 ITL = ("inter_token_latency_seconds",)
 TOKENIZER = (PROMPT, CACHED, FINISHED, *suffixed(ITL[0]))
 # The radix cache's own: no model name, and dp_rank "0" even where the scheduler has none (0.5.23).
@@ -58,10 +64,6 @@ FIRST_SEEN = {
 }
 # Counters are created by their first event; absent means 0 from the release that has them.
 EVENT_COUNTERS_SINCE = {RETRACTED: (0, 5, 7), EVICTED: (0, 5, 7), CACHED: (0, 4, 3)}
-CACHE_SOURCE_SINCE = (0, 5, 9)
-# Routes are whatever clients send; past this many the rest is one series.
-MAX_ROUTES = 50
-OTHER_ROUTE = "other"
 
 
 def _identify(sample: Sample) -> Identity:
@@ -95,14 +97,14 @@ def read(page: Page, version: tuple[int, ...] | None = None) -> tuple[EngineSamp
     # Counters without a rank label fit every rank, so the reader gave them to none.
     together = Identity(reader.identities[0].model_name, None)
     server = Reader(page, lambda s: replace(_identify(s), engine=None), frozenset(TOKENIZER))
-    prefix = _prefix_by_request(server, together, release)
+    prefix = by_request(server, together, release)
     shared = EngineSample(
         software="sglang",
         model_name=together.model_name or "",
         whole_server=True,
         requests=_requests(server, together),
         prefix=prefix
-        if known(prefix) and (_has_routes(page) or not page.get(PREFILL))
+        if known(prefix) and (has_routes(page) or not page.get(PREFILL))
         else Unavailable(Reason.NOT_REPORTED, "counted per rank"),
         itl=itl_histogram(server, ITL, together),
     )
@@ -188,7 +190,7 @@ def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) ->
         ),
         requests=_requests(reader, identity),
         evicted_tokens=_event_counter(reader, identity, EVICTED, release),
-        prefix=_prefix(reader, identity, release),
+        prefix=prefix_counts(reader, identity, release),
         itl=itl_histogram(reader, ITL, identity),
     )
 
@@ -268,61 +270,3 @@ def _requests(reader: Reader, identity: Identity) -> Mapping[str, float] | Unava
     # (0.5.23 managers/tokenizer_manager.py).
     finished = reader.total(FINISHED, identity)
     return {"finished": finished} if known(finished) else finished
-
-
-def _has_routes(page: Page) -> bool:
-    # The label alone decides: with custom labels on it is there before any request has a
-    # route, and a source that changed with the first one would read as a counter reset.
-    return any("route" in s.labels for name in (PROMPT, CACHED) for s in page.get(name))
-
-
-def _prefix(
-    reader: Reader, identity: Identity, release: tuple[int, ...] | None
-) -> PrefixCounts | Unavailable:
-    """By route where the engine labels routes, else what prefill really
-    looked up (0.5.18 on), else the prompt tokens of finished requests."""
-    samples = reader.samples(PREFILL, identity)
-    counted = sum(s.value for s in samples)
-    if samples and counted and not any(reader.page.get(name) for name in (PROMPT, FINISHED)):
-        # Whether requests have routes shows with the first that finishes, and a source that
-        # changed then would read as a counter reset.
-        return Unavailable(Reason.NO_TRAFFIC, "no request has finished yet")
-    if samples and not _has_routes(reader.page):
-        hits = {
-            ("", s.labels.get("mode", "").removesuffix("_hit")): s.value
-            for s in samples
-            if s.labels.get("mode", "").endswith("_hit")
-        }
-        return PrefixCounts({"": counted}, hits)
-    return _prefix_by_request(reader, identity, release)
-
-
-def _prefix_by_request(
-    reader: Reader, identity: Identity, release: tuple[int, ...] | None
-) -> PrefixCounts | Unavailable:
-    prompts, cached = reader.samples(PROMPT, identity), reader.samples(CACHED, identity)
-    if not prompts:
-        return Unavailable(
-            Reason.NOT_REPORTED, "no prompt token counter; the hit rate gauge is one batch only"
-        )
-    bounded = _bounded_routes(prompts)
-    queries: dict[str, float] = {}
-    hits: dict[tuple[str, str], float] = {}
-    for sample in prompts:
-        route = bounded[sample.labels.get("route", "")]
-        queries[route] = queries.get(route, 0.0) + sample.value
-    for sample in cached:
-        route = bounded.get(sample.labels.get("route", ""), OTHER_ROUTE)
-        key = (route, sample.labels.get("cache_source", ""))
-        hits[key] = hits.get(key, 0.0) + sample.value
-    source = "device" if release and release >= CACHE_SOURCE_SINCE else ""
-    for route in queries:
-        if not any(r == route for r, _ in hits):
-            hits[route, source] = 0.0
-    return PrefixCounts(queries, hits)
-
-
-def _bounded_routes(samples: Sequence[Sample]) -> Mapping[str, str]:
-    """Each route to itself, the first MAX_ROUTES of the page (its oldest), the rest to one."""
-    routes = list(dict.fromkeys(s.labels.get("route", "") for s in samples))
-    return {r: r if n < MAX_ROUTES else OTHER_ROUTE for n, r in enumerate(routes)}

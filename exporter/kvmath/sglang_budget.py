@@ -21,7 +21,8 @@ STATE_RATIO: Final = 0.9
 # keeps locked there (seen: 16 slots used by 8 sequences) and a spare for the change from prefill to decode;
 # up to two more to record states in while it decodes (--mamba-radix-cache-strategy extra_buffer).
 STATES_WITHOUT_RADIX: Final = 1
-STATES_WITH_RADIX: Final = (3, 5)
+STATES_WITH_RADIX: Final = 3
+MOST_TRACKING_STATES: Final = 2
 _GIB: Final = 2**30
 
 
@@ -87,11 +88,17 @@ def sequences_in(sizes: PoolSizes, pools: TokenPools, tokens: int, states_each: 
     return min(limits)
 
 
-def states_each(prefix_caching: bool | None) -> tuple[int, int]:
-    """The fewest and the most state slots the engine sets aside for a running sequence."""
+def states_each(prefix_caching: bool | None, tracking_states: int | None = None) -> tuple[int, int]:
+    """The fewest and the most state slots the engine sets aside for a running sequence.
+
+    ``tracking_states``: how many of them record states while it decodes; None where nobody tells.
+    """
     if prefix_caching is False:
         return STATES_WITHOUT_RADIX, STATES_WITHOUT_RADIX
-    return (STATES_WITHOUT_RADIX if prefix_caching is None else STATES_WITH_RADIX[0]), STATES_WITH_RADIX[1]
+    fewest, most = (0, MOST_TRACKING_STATES) if tracking_states is None else (tracking_states,) * 2
+    if prefix_caching is None:
+        return STATES_WITHOUT_RADIX, STATES_WITH_RADIX + most
+    return STATES_WITH_RADIX + fewest, STATES_WITH_RADIX + most
 
 
 def page_charge(pools: TokenPools, full_token_bytes: int, window_token_bytes: int) -> int:

@@ -21,9 +21,9 @@ from exporter.kvmath.sglang_budget import (
 )
 from exporter.kvmath.sglang_formats import state_bytes
 from exporter.kvmath.sglang_pools import roles
+from exporter.kvmath.speculation import draft_problem
 from exporter.kvmath.vllm import BlockLayout, block_layout, default_block_tokens
 from exporter.kvmath.vllm_pages import stored_dtype
-from exporter.planner.names import draft_problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,15 @@ from exporter.settings.commands import (
     ServeSettings,
     host_and_port,
 )
-from exporter.settings.engine import Overrides, Target, TargetSettings, http_url, words_of
-from exporter.settings.loading import ENV_PREFIX, CommandSettings, flags, load
+from exporter.settings.engine import (
+    ModuleSettings,
+    Overrides,
+    Target,
+    TargetSettings,
+    http_url,
+    words_of,
+)
+from exporter.settings.loading import ENV_PREFIX, CommandSettings, field_name, flags, load, origins, problems
 
 __all__ = [
     "COMMANDS",
@@ -24,13 +31,17 @@ __all__ = [
     "CommandSettings",
     "DemoSettings",
     "ExplainSettings",
+    "ModuleSettings",
     "Overrides",
     "ServeSettings",
     "Target",
     "TargetSettings",
+    "field_name",
     "flags",
     "host_and_port",
     "http_url",
     "load",
+    "origins",
+    "problems",
     "words_of",
 ]

@@ -8,7 +8,16 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, PositiveInt, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag, NoDecode
 
-from exporter.settings.engine import Overrides, Targets, TargetSettings, Tiers, http_url, words_of
+from exporter.probing.allow import AllowList
+from exporter.settings.engine import (
+    ModuleSettings,
+    Overrides,
+    Targets,
+    TargetSettings,
+    Tiers,
+    http_url,
+    words_of,
+)
 from exporter.settings.loading import SHARED_NAMES, CommandSettings, names_of
 
 DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
@@ -42,9 +51,7 @@ class ServeSettings(_Settings):
         max_length=500,
         description="engine URL; repeatable",
     )
-    listen_address: str = Field(
-        default=":9844", description="HOST:PORT to serve on, without authentication; :PORT is every address"
-    )
+    listen_address: str = Field(default=":9844", description="HOST:PORT to serve on; :PORT is every address")
     poll_interval: float = Field(default=2.0, gt=0.01, le=60, description="seconds between polls")
     timeout: float = Field(default=5.0, gt=0, le=60, description="seconds for one fetch")
     max_page_bytes: int = Field(default=8 * 2**20, ge=2**16, le=2**28, description="largest page accepted")
@@ -74,6 +81,31 @@ class ServeSettings(_Settings):
     price_per_hour: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="dollars per hour of one target, all its GPUs"
     )
+    probe_allow: Annotated[list[str], NoDecode, BeforeValidator(words_of)] = Field(
+        default=[],
+        max_length=200,
+        description="targets that /probe may fetch: HOST:PORT, *.SUFFIX:PORT or CIDR:PORT; default: none",
+    )
+    probe_timeout_offset: float = Field(
+        default=0.5, ge=0, le=30, description="seconds by which /probe ends before the scraper's timeout"
+    )
+    modules: dict[str, ModuleSettings] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="in the file: named settings of a target, for /probe?module=NAME",
+    )
+    web_config_file: Path | None = Field(
+        default=None, description="TLS and users of the web surface, in the format of Prometheus's exporters"
+    )
+    check_config: CliToggleFlag[bool] = Field(
+        default=False, description="read all settings, say what is wrong with them, and end"
+    )
+
+    @field_validator("probe_allow")
+    @classmethod
+    def _patterns(cls, entries: list[str]) -> list[str]:
+        AllowList(entries)
+        return entries
 
     @field_validator("forward_traces")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -16,12 +16,14 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import CliToggleFlag, NoDecode
 
 from exporter.facts import Facts
 from exporter.kvmath.known import Unavailable
 from exporter.kvmath.overrides import Override
+from exporter.kvmath.speculation import METHODS, known_method
 from exporter.settings.access import Access
 
 UNIX_SCHEMES = ("unix", "http+unix")
@@ -62,9 +64,12 @@ class Overrides(Access):
     no_hybrid_manager: CliToggleFlag[bool] = Field(
         default=False, description="vLLM's hybrid KV cache manager is off: windows are stored in full"
     )
-    speculative: CliToggleFlag[bool] = Field(
-        default=False, description="the engine decodes speculatively: draft layers share the pool"
+    speculative: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.-]{1,40}$",
+        description="the engine decodes speculatively, by this method: mtp, ngram, eagle3, ...",
     )
+    num_speculative_tokens: PositiveInt | None = Field(default=None, description="tokens drafted a step")
     bytes_per_token: NonNegativeFloat | None = Field(
         default=None, description="set by hand: cache bytes of a token, all GPUs of a replica"
     )
@@ -92,6 +97,13 @@ class Overrides(Access):
             raise ValueError(told.detail)  # noqa: TRY004  (bad input, not a bad type)
         return str(said)
 
+    @field_validator("speculative")
+    @classmethod
+    def _method(cls, name: str | None) -> str | None:
+        if name is not None and known_method(name) is None:
+            raise ValueError(f"not a method of either engine; known: {', '.join(sorted(METHODS))}")
+        return name
+
     def override(self) -> Override | None:
         """The cache set by hand, where one is."""
         set_by_hand = Override(self.bytes_per_token, self.state_bytes_per_sequence, self.window_tokens)
@@ -110,6 +122,8 @@ class Overrides(Access):
             enable_prefix_caching=False if self.no_prefix_caching else None,
             hybrid_kv_cache_manager=False if self.no_hybrid_manager else None,
             speculative=True if self.speculative else None,
+            speculative_method=known_method(self.speculative),
+            num_speculative_tokens=self.num_speculative_tokens,
         )
 
 
@@ -186,6 +200,29 @@ class TargetSettings(Overrides):
     def label(self) -> str:
         """The ``target`` label: its name, else host:port or the socket's path."""
         return self.name or self.socket_path or urlsplit(self.url).netloc
+
+
+class ModuleSettings(TargetSettings):
+    """What a probe is told about its target: all that may be said about one, but which one it is."""
+
+    url: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_no_target(cls, said: Any) -> Any:
+        for key in ("url", "name", "request_log"):
+            if isinstance(said, dict) and key in said:
+                raise ValueError(f"{key} belongs to a target, not to a module")
+        return said
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        return url
+
+    def said(self) -> dict[str, Any]:
+        """What was said, to make a target of."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 def _target(value: object) -> object:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_core import PydanticUndefined
 from pydantic_settings import (
     BaseSettings,
@@ -21,6 +21,8 @@ from pydantic_settings import (
 
 ENV_PREFIX = "KVCACHE_EXPORTER_"
 CONFIG_FLAG = "--config-file"
+# Prometheus and its exporters spell this one with dots.
+SPELT_WITH_DOTS = {"--web.config.file": "--web-config-file"}
 # Names of the settings of every command, filled as the commands are defined: one
 # environment and one file serve them all.
 SHARED_NAMES: set[str] = set()
@@ -98,9 +100,44 @@ def load(kind: type[CommandSettings], arguments: Sequence[str]) -> Any:
     input, which the caller turns into one line; ``SystemExit`` after ``--help``.
     """
     _check_environment(kind)
+    arguments = [_spelt(argument) for argument in arguments]
     loaded, source = _parser(kind, _config_file(arguments))
     parsed = source(args=_repeat_lists(arguments, kind))
     return loaded(_cli_settings_source=parsed)  # type: ignore[call-arg]  # a pydantic-settings argument
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong, a line each: which setting and why, never its value."""
+    lines: list[str] = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        where = ".".join(str(part) for part in problem["loc"]) or "settings"
+        lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
+    return lines
+
+
+def origins(kind: type[CommandSettings], arguments: Sequence[str]) -> dict[str, str]:
+    """Where each setting has its value from: flag, environment, file or default.  Raises as :func:`load`."""
+    given = {_spelt(argument).partition("=")[0] for argument in arguments}
+    path = _config_file(arguments)
+    in_file: set[str] = set()
+    if path is not None:
+        import yaml  # noqa: PLC0415
+
+        in_file = {str(key).replace("-", "_") for key in yaml.safe_load(path.read_text()) or {}}
+    found: dict[str, str] = {}
+    for name in names_of(kind):
+        if f"--{name.replace('_', '-')}" in given:
+            found[name] = "flag"
+        elif os.environ.get(f"{ENV_PREFIX}{name}".upper()):
+            found[name] = "environment"
+        else:
+            found[name] = "file" if name in in_file else "default"
+    return found
+
+
+def _spelt(argument: str) -> str:
+    flag, equals, value = argument.partition("=")
+    return SPELT_WITH_DOTS.get(flag, flag) + equals + value
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,13 @@ import yaml
 
 from exporter.engines.switches import OPTIONS, given
 from exporter.sources.files import UnreadableError, read_bounded
+from exporter.sources.speculative_flags import (
+    is_speculative,
+    method_in_use,
+    option_of,
+    speculative_words,
+    spelt_out,
+)
 from exporter.sources.spellings import DEFAULT_PORTS, SWITCHES, UNRELATED_SWITCHES, UNRELATED_VALUES, VALUES
 
 MAX_CONFIG_FILE_BYTES = 128 * 2**10  # PyYAML's pure reader takes about a second for it
@@ -35,7 +42,7 @@ _WITH_SUBCOMMAND = frozenset({"vllm", "sglang", "vllm.entrypoints.cli.main"})
 _DECIMAL = {"vllm": ("k", "m", "g", "t"), "sglang": ("k", "M", "G", "T")}
 _BINARY = {"vllm": ("K", "M", "G", "T"), "sglang": ("Ki", "Mi", "Gi", "Ti")}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]{1,2})", re.ASCII)
-_DOTTED = re.compile(r"(--?[A-Za-z][\w-]*)\.[^=]*(=.*)?", re.ASCII | re.DOTALL)
+_DOTTED = re.compile(r"(--?[A-Za-z][\w-]*)\.([^=]*)(=.*)?", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class EngineFlags:
     enable_prefix_caching: bool | None = None
     hybrid_kv_cache_manager: bool | None = None
     speculative: bool | None = None
+    speculative_method: str | None = None  # as in kvmath.speculation
+    num_speculative_tokens: int | None = None
     port: int | None = None
     options: frozenset[str] = frozenset()  # those of engines/switches.py that were given
     complete: bool = False
@@ -94,6 +103,8 @@ def parse_flags(
     model = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     arguments, complete = _with_config_file(arguments, software, working_directory)
     arguments = [word for argument in arguments for word in _normal(argument, software)]
+    if software == "vllm":
+        arguments = spelt_out(arguments)
     try:
         seen, rest = _parser(software).parse_known_args(arguments)
     except _RejectedError:
@@ -114,9 +125,12 @@ def parse_flags(
         value = said.get(name)
         return value if isinstance(value, bool) else None
 
+    model = model or text("model")
+    method, draft = text("speculative_method"), text("speculative_model")
+    config = text("speculative") not in (None, "null", "none")
     return EngineFlags(
         software=software,
-        model=model or text("model"),
+        model=model,
         served_model_name=text("served_model_name"),
         tensor_parallel_size=count("tensor_parallel_size"),
         pipeline_parallel_size=count("pipeline_parallel_size"),
@@ -129,7 +143,9 @@ def parse_flags(
         dtype=text("dtype"),
         enable_prefix_caching=switch("enable_prefix_caching"),
         hybrid_kv_cache_manager=switch("hybrid_kv_cache_manager"),
-        speculative=None if text("speculative") in (None, "null", "none") else True,
+        speculative=True if config or method or draft else None,
+        speculative_method=method_in_use(software, method, draft, model),
+        num_speculative_tokens=count("num_speculative_tokens"),
         port=count("port"),
         options=given(software, arguments),
         complete=complete,
@@ -194,12 +210,12 @@ def _normal(word: str, software: str) -> list[str]:
     """A word as vLLM's FlexibleArgumentParser hands it to argparse.
 
     Underscores of a long option become dashes; ``--speculative-config.method x`` sets a
-    key of the option's JSON, of which only its being there is told on.
+    key of the option's JSON, which ``--spec-method x`` does as well.
     """
     if software == "vllm":
         dotted = _DOTTED.fullmatch(word)
         if dotted:
-            word = dotted[1] + (dotted[2] or "")
+            word = option_of(dotted[1], dotted[2]) + (dotted[3] or "")
     if not word.startswith("--"):
         return [word]
     option, equals, value = word.partition("=")
@@ -270,7 +286,7 @@ def _as_words(key: object, value: object, software: str) -> list[str]:
         return []
     # Aliases can make a small file a huge text: nothing nested is ever turned into text.
     if isinstance(value, dict):
-        return [f"{option}={{}}"]
+        return [f"{option}={{}}", *(speculative_words(value) if is_speculative(option) else [])]
     if isinstance(value, list):
         return [option, *(str(item) for item in value[:1] if isinstance(item, str | int))]
     return [f"{option}={value}"] if isinstance(value, str | int | float) else []

@@ -24,15 +24,11 @@ VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "max_num_batched_tokens": ("--max-num-batched-tokens",),
         "kv_cache_dtype": ("--kv-cache-dtype",),
         "dtype": ("--dtype",),
-        # --speculative-model: before one JSON option held all of it
-        "speculative": (
-            "--speculative-config",
-            "-sc",
-            "--spec-method",
-            "--spec-model",
-            "--spec-tokens",
-            "--speculative-model",
-        ),
+        "speculative": ("--speculative-config", "-sc"),
+        "speculative_method": ("--spec-method",),
+        # --speculative-model, --num-speculative-tokens: before one JSON option held all of it
+        "speculative_model": ("--spec-model", "--speculative-model"),
+        "num_speculative_tokens": ("--spec-tokens", "--num-speculative-tokens"),
         "port": ("--port",),
     },
     "sglang": {
@@ -46,9 +42,18 @@ VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "max_model_len": ("--context-length",),
         "kv_cache_dtype": ("--kv-cache-dtype",),
         "dtype": ("--dtype",),
-        "speculative": ("--speculative-algorithm",),
+        "speculative_method": ("--speculative-algorithm",),
+        "speculative_model": ("--speculative-draft-model-path", "--speculative-draft-model"),
+        "num_speculative_tokens": ("--speculative-num-draft-tokens",),
         "port": ("--port",),
     },
+}
+
+# keys of vLLM's JSON option that have an option of their own, too
+SPECULATIVE_KEYS: Mapping[str, str] = {
+    "method": "--spec-method",
+    "model": "--spec-model",
+    "num_speculative_tokens": "--spec-tokens",
 }
 
 # option without a value -> field of EngineFlags and what it says

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from .promtool import needed
 
-# A number that is compared with, not one inside a name, a window or a label's value.
-_NUMBER: Final = re.compile(r"(?<=[<>=] )(\d+(?:\.\d+)?)(?![\w.])")
+# A number that is compared with or a quantile, not one inside a name, a window or a label's value.
+_NUMBER: Final = re.compile(r"(?:(?<=[<>=] )|(?<=quantile\()|(?<=over_time\())(\d+(?:\.\d+)?)(?![\w.])")
 _OPERATOR: Final = re.compile(r"(?<= )(>=|<=|==|>|<)(?= )")
 _WINDOW: Final = re.compile(r"(?:(?<=\[)|(?<=offset ))(\d+)([smhd])\b")
 _GROUPING: Final = re.compile(r"\b(without|by|on|ignoring) \(([a-z_, ]+)\)")
 _MATCHER: Final = re.compile(r'\b([a-z_]+)(=~|!~|=)"[^"]*"')
-_GUARD: Final = re.compile(r"^(?:and|unless) .*$", re.M)
+_GUARD: Final = re.compile(r"^ *(?:and|or|unless) .*$", re.M)
 _TURNED: Final = {">": "<", "<": ">", ">=": "<", "<=": ">", "==": "!="}
 
 

@@ -109,14 +109,23 @@ def alertmanager(inbox: Inbox, folder: Path) -> Server:
 
 
 class Prometheus(Server):
-    """A Prometheus that scrapes every second and sends alerts on."""
+    """A Prometheus that scrapes every second, or every ``interval``, and sends alerts on."""
 
     def __init__(
-        self, rules: Sequence[Any], folder: Path, targets: Sequence[str] = (), alertmanager_url: str = ""
+        self,
+        rules: Sequence[Any],
+        folder: Path,
+        targets: Sequence[str] = (),
+        alertmanager_url: str = "",
+        interval: str = "1s",
     ) -> None:
         (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": list(rules)}, width=1000))
         config: dict[str, Any] = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": interval,
+                "evaluation_interval": interval,
+            },
             "rule_files": [str(folder / "rules.yaml")],
             "scrape_configs": [
                 {

@@ -2,81 +2,27 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import uvicorn
-import yaml
 
-from alerts.rules import groups
-from exporter.demo import engine_app, load
 from tests.integration.running import Program
 from tests.rig.waiting import wait_for
 
-from .promtool import SCRAPE, needed, needs
+from .promtool import needs
+from .recorded import RECORDING, Tape, recorded_engine
 from .stand import PATIENCE_S, Inbox, Prometheus, alertmanager, quick_rules
 
 ALERT = "KVCacheUsageHigh"
-RECORDING = load("vllm")
-
-
-@dataclass(slots=True)
-class Tape:
-    """Where the recording stands; the engine's gauges and counters are those of that frame."""
-
-    at_seconds: float = 0.0
-    url: str = field(default="", compare=False)
-
-    def show(self, usage: float) -> None:
-        """Go on to the next frame whose usage is that."""
-        self.at_seconds = next(t for t, u in recorded_usage() if t > self.at_seconds and u == usage)
-
-    def end(self) -> None:
-        """Go on to the last frame, where everything has drained."""
-        self.at_seconds = RECORDING.frames[-1].at_seconds
-
-
-def recorded_usage() -> list[tuple[float, float]]:
-    """(seconds, usage) of each frame, read from the engine's own line."""
-    name = "vllm:kv_cache_usage_perc{"
-    return [
-        (frame.at_seconds, float(line.rsplit(" ", 1)[1]))
-        for frame in RECORDING.frames
-        for line in frame.page_text.splitlines()
-        if line.startswith(name)
-    ]
-
-
-@contextmanager
-def recorded_engine() -> Iterator[Tape]:
-    """The recorded engine on a port of its own, its tape moved by hand: no test waits for 35 s to pass."""
-    tape = Tape()
-    app = engine_app(RECORDING, lambda: tape.at_seconds)
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False))
-    listening = socket.create_server(("127.0.0.1", 0), backlog=64)
-    tape.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    thread = threading.Thread(target=lambda: server.run(sockets=[listening]), daemon=True)
-    thread.start()
-    try:
-        yield tape
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listening.close()
 
 
 def test_usage_alert_goes_from_pending_to_the_page_and_resolves(tmp_path: Path) -> None:
     """All that stands between a full pool and a telephone, with nothing in it replaced but the load."""
     for program in ("prometheus", "prometheus-alertmanager"):
         needs(program)
-    with recorded_engine() as engine, Inbox() as inbox:
-        settings = Program.targets({"vllm-a": engine.url}, tmp_path)
+    engine = Tape()
+    with recorded_engine(engine) as url, Inbox() as inbox:
+        settings = Program.targets({"vllm-a": url}, tmp_path)
         config = ["--model-config", str(RECORDING.config_path)]
         with (
             alertmanager(inbox, tmp_path) as manager,
@@ -153,52 +99,3 @@ def test_engine_down_keeps_the_full_pool_quiet(tmp_path: Path) -> None:
         )
         told = [one["labels"] for _, message in inbox.messages for one in message["alerts"]]
         assert {one["target"] for one in told if one["alertname"] == "KVCacheUsageHigh"} == {"b"}
-
-
-def test_firing_times_are_what_the_recording_implies(tmp_path: Path) -> None:
-    """The recorded run, second by second, without an engine: the alert fires where the recording says so.
-
-    Expected by walking the recorded usage: above the threshold for some seconds on end. The promtool run sees
-    the gauge as a scrape every second would, frames held until the next one.
-    """
-    hold = 4
-    frames = recorded_usage()
-    seconds = range(int(frames[-1][0]) + 1)
-    usage = [next(u for t, u in reversed(frames) if t <= second) for second in seconds]
-    expected, above_since = [], None
-    for second in seconds:
-        above_since = None if usage[second] <= 0.85 else second if above_since is None else above_since
-        expected.append(above_since is not None and second - above_since >= hold)
-    # Not all or nothing: else any rule would do.
-    assert 3 <= sum(expected) <= len(expected) - 3
-
-    rules = needed(groups(), {ALERT})
-    for rule in rules[-1]["rules"]:
-        rule |= {"for": f"{hold}s"}
-        del rule["keep_firing_for"]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": rules}, width=1000))
-    labels = ",".join(f'{k}="{v}"' for k, v in {**SCRAPE, "target": "a"}.items())
-    firing = f'count(ALERTS{{alertname="{ALERT}",alertstate="firing"}})'
-    test = {
-        "interval": "1s",
-        "input_series": [
-            {"series": f"kvcache_usage_ratio{{{labels}}}", "values": " ".join(f"{u!r}" for u in usage)}
-        ],
-        "promql_expr_test": [
-            {
-                "expr": firing,
-                "eval_time": f"{second}s",
-                "exp_samples": [{"labels": "{}", "value": 1}] if expected[second] else [],
-            }
-            for second in seconds
-        ],
-    }
-    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1s", "tests": [test]}
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document))
-    done = subprocess.run(
-        [needs("promtool"), "test", "rules", str(tmp_path / "test.yaml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

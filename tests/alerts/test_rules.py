@@ -10,7 +10,7 @@ import pytest
 from alerts import build
 from alerts.rules import HERE, groups
 
-from .promtool import needs, run_tests, specs
+from .promtool import needs, run_case, specs
 
 RULES = HERE / "rules" / "kvcache.rules.yaml"
 _CASES = [(alert, case["name"]) for alert, spec in specs().items() for case in spec["cases"]]
@@ -32,5 +32,5 @@ def test_prometheus_accepts_the_rules() -> None:
 @pytest.mark.parametrize(("alert", "case"), _CASES, ids=[f"{alert}-{case}" for alert, case in _CASES])
 def test_alert(alert: str, case: str, tmp_path: Path) -> None:
     """Each case's reason stands in its file."""
-    done = run_tests(specs()[alert], groups(), tmp_path, case)
+    done = run_case(specs()[alert], groups(), tmp_path, case)
     assert done.returncode == 0, done.stdout + done.stderr

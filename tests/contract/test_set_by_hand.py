@@ -51,6 +51,5 @@ def test_flags_that_no_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments: list[str | Path] = ["--metrics", page / "loaded.prom", "--model-config", page / "config.json"]
     got = explain(capsys, [*arguments, "--no-hybrid-manager", "--tensor-parallel-size", "1"])
     assert got.one("kvcache_arithmetic_ratio") == pytest.approx(2, rel=1 / 682)  # a block's rounding
-    assert explain(capsys, [*arguments, "--speculative"]).reason("kvcache_bytes_per_token") == (
-        "speculative_decoding"
-    )
+    eagle = explain(capsys, [*arguments, "--speculative", "eagle"])
+    assert eagle.reason("kvcache_bytes_per_token") == "speculative_decoding"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -99,6 +99,10 @@ class InProcess(_Scraped):
         await self._server.serve(sockets=[self._sock])
         polling.cancel()
         await asyncio.wait({polling})
+
+    def server_tasks(self) -> Collection[object]:
+        """The requests that are being answered."""
+        return self._server.server_state.tasks
 
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

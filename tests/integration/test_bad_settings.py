@@ -56,7 +56,7 @@ Run = Callable[..., str]
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs ``serve`` in this process; its one line on stderr, once all else is as it must be."""
 
-    def started(_: object) -> int:
+    def started(*_: object) -> int:
         raise AssertionError("it would have started")
 
     def run(*arguments: str, lines: int = 1) -> str:

@@ -17,6 +17,14 @@ install_from() { # PACKAGE...: with the index a user may have added
 
 packages_folder() { "$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
+# needs_gpu: before gigabytes are fetched for one that isn't there.
+needs_gpu() {
+  if ! nvidia-smi -L >&2; then
+    echo "no NVIDIA GPU can be used here (nvidia-smi -L failed): nothing was installed" >&2
+    exit 1
+  fi
+}
+
 # cached_venv NAME RECIPE SIZE: prints the path of the python; `install_engine` is what the caller defines,
 # run with $python set. Environments of another recipe are built again.
 cached_venv() {

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .engine import Engine
+from . import hardware, report
+from .checks import Checks, Ledger, Subject
+from .engine import Engine, installed_by_hand
 from .page import Page
 from .sglang_engine import SglangEngine
 from .sglang_truth import SglangModel
@@ -29,6 +31,7 @@ class Stand:
     sidecar: Sidecar
     before_engine: Page
     """What the sidecar served while there was no engine yet."""
+    checks: Checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,29 @@ class SglangStand:
     """What the sidecar served while there was no engine yet."""
     request_log: Path
     """Where the engine writes a line per finished request."""
+    checks: Checks
+
+
+_LEDGER = pytest.StashKey[Ledger]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One ledger per session."""
+    config.stash[_LEDGER] = Ledger()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The report: the files, and every check as a line."""
+    ledger = config.stash[_LEDGER]
+    results = ledger.results()
+    if not results:
+        return
+    directory = report.directory()
+    report.write(results, directory)
+    ledger.write_scenes(directory / "scenes")
+    terminalreporter.section("checks against real engines")
+    terminalreporter.write_line(report.as_text(results))
+    terminalreporter.write_line(f"report: {directory / 'report.html'}")
 
 
 def _built_by(script: str) -> Path:
@@ -64,15 +90,34 @@ def _models_by(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def engine_python() -> Path:
-    """The python of an environment with a real vLLM."""
-    return _built_by("vllm_cpu.sh")
+def gpu() -> str | None:
+    """The GPU that was asked for; None on the CPU. Without one where one was asked for, the run fails."""
+    if not hardware.wants_gpu():
+        return None
+    try:
+        return hardware.gpu_name()
+    except hardware.NoGpuError as error:
+        pytest.exit(f"KVCACHE_RIG_GPU=1, but {error}", returncode=1)
 
 
 @pytest.fixture(scope="session")
-def sglang_python() -> Path:
+def engine_python(gpu: str | None) -> Path:
+    """The python of an environment with a real vLLM."""
+    return installed_by_hand() or _built_by("vllm_gpu.sh" if gpu else "vllm_cpu.sh")
+
+
+@pytest.fixture(scope="session")
+def sglang_python(gpu: str | None) -> Path:
     """The python of an environment with a real SGLang."""
-    return _built_by("sglang_cpu.sh")
+    if installed_by_hand():
+        pytest.skip("only a vLLM is installed here")
+    return _built_by("sglang_gpu.sh" if gpu else "sglang_cpu.sh")
+
+
+@pytest.fixture(scope="session")
+def ledger(pytestconfig: pytest.Config) -> Ledger:
+    """Where checks are kept: `ledger.of(Subject(engine, version, model)).check(claim, ...)`."""
+    return pytestconfig.stash[_LEDGER]
 
 
 @pytest.fixture(scope="session")
@@ -93,11 +138,13 @@ def stand(
     engine_python: Path,
     model_directories: Path,
     tmp_path_factory: pytest.TempPathFactory,
+    ledger: Ledger,
+    gpu: str | None,
 ) -> Iterator[Stand]:
     """The sidecar first, as a native sidecar container would start, then the engine of the asked model."""
     model: RigModel = request.param
     logs = tmp_path_factory.mktemp(model.name)
-    directory = model_directories / model.name
+    directory = model_directories / model.directory
     engine = Engine(
         engine_python,
         directory,
@@ -105,15 +152,18 @@ def stand(
         kv_cache_bytes=model.kv_cache_bytes,
         flags=model.flags,
     )
-    flags = ["--model-config", str(directory), "--context", "512"]
+    engine.measure_memory()
+    flags = ["--model-config", str(directory), "--context", *map(str, model.fits)]
     sidecar = Sidecar(engine.url, logs / "sidecar.log", flags)
+    engine.tracing_to(sidecar.url)
     with sidecar:
         sidecar.wait_listening()
         before_engine = sidecar.scrape()
         with engine:
             engine.wait_ready()
             sidecar.wait_up()
-            yield Stand(model, engine, sidecar, before_engine)
+            checks = ledger.of(Subject("vllm", engine.version(), model.name, gpu))
+            yield Stand(model, engine, sidecar, before_engine, checks)
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +172,10 @@ def sglang(
     sglang_python: Path,
     sglang_models: Path,
     tmp_path_factory: pytest.TempPathFactory,
+    ledger: Ledger,
+    gpu: str | None,
 ) -> Iterator[SglangStand]:
-    """The sidecar first, told nothing but the address; then the engine of the asked model."""
+    """The sidecar first, told the address and the request log; then the engine of the asked model."""
     model: SglangModel = request.param
     logs = tmp_path_factory.mktemp(model.name)
     request_log = logs / "requests"
@@ -133,11 +185,14 @@ def sglang(
         logs / "engine.log",
         (*model.flags, "--export-metrics-to-file", "--export-metrics-to-file-dir", str(request_log)),
     )
-    sidecar = Sidecar(engine.url, logs / "sidecar.log", ["--context", "512"])
+    request_log.mkdir()
+    flags = ["--context", *map(str, model.fits), "--request-log", str(request_log)]
+    sidecar = Sidecar(engine.url, logs / "sidecar.log", flags)
     with sidecar:
         sidecar.wait_listening()
         before_engine = sidecar.scrape()
         with engine:
             engine.wait_ready()
             sidecar.wait_up()
-            yield SglangStand(model, engine, sidecar, before_engine, request_log)
+            checks = ledger.of(Subject("sglang", engine.version(), model.name, gpu))
+            yield SglangStand(model, engine, sidecar, before_engine, request_log, checks)

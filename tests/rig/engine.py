@@ -1,16 +1,22 @@
-"""One real vLLM on this CPU."""
+"""One real vLLM."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .hardware import VLLM_ON_CPU, wants_gpu
 from .server import Server, free_port
 from .waiting import wait_for
 
+_MEMPROBE = Path(__file__).with_name("memprobe")
+# Spans are exported in batches; the default of five seconds is long for a test.
+EXPORT_EVERY_MS = 200
 _READY_S = 240.0  # 17 to 25 s on two idle cores; a busy machine takes longer
 
 # As the log of 0.32.0 has it; the line starts with the platform ("CPU KV cache size").
@@ -28,6 +34,22 @@ class CapacityLine:
     max_concurrency: float
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredPool:
+    """The KV cache as torch has it, in bytes; the last two on a GPU only."""
+
+    tensor_bytes: int
+    tensors: int
+    allocated_bytes: int | None
+    device_bytes: int | None
+
+
+def installed_by_hand() -> Path | None:
+    """The python of a vLLM that is there already, from KVCACHE_RIG_VLLM_PYTHON."""
+    named = os.environ.get("KVCACHE_RIG_VLLM_PYTHON")
+    return Path(named) if named else None
+
+
 class Engine(Server):
     """vLLM serving one model directory on a port of 127.0.0.1, for the length of a `with` block."""
 
@@ -40,39 +62,78 @@ class Engine(Server):
         kv_cache_bytes: int,
         flags: Sequence[str] = (),
         developer_mode: bool = True,
+        load_format: str = "dummy",
     ) -> None:
-        """Prepare the command; `developer_mode` opens the endpoints that hold the scheduler still."""
+        """Prepare the command; `developer_mode` opens the endpoints that hold the scheduler still.
+
+        KVCACHE_RIG_VLLM_FLAGS adds flags to every engine (another attention backend, say).
+        """
         port = free_port()
+        self._memory_path = log_path.with_suffix(".memory.jsonl")
         self.model_name = model_directory.name
         command = [
             str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model_directory),
             "--served-model-name", self.model_name,
             "--host", "127.0.0.1", "--port", str(port),
-            "--load-format", "dummy", "--enforce-eager",
+            "--load-format", load_format, "--enforce-eager",
             "--max-model-len", "4096", "--max-num-seqs", "64",
             "--kv-cache-memory-bytes", str(kv_cache_bytes),
             *flags,
+            *shlex.split(os.environ.get("KVCACHE_RIG_VLLM_FLAGS", "")),
         ]  # fmt: skip
-        # The tests' own python and whatever this machine tells its other engines must not leak in.
-        inherited = {
-            name: text
-            for name, text in os.environ.items()
-            if not name.startswith(("PYTHON", "VIRTUAL_ENV", "VLLM_", "KVCACHE_"))
-        }
+        # The tests' own python and whatever this machine tells its other engines must not leak in, but for an
+        # engine that was installed by hand, which is what it was told.
+        leaks = ("KVCACHE_",) if installed_by_hand() else ("PYTHON", "VIRTUAL_ENV", "VLLM_", "KVCACHE_")
+        inherited = {name: text for name, text in os.environ.items() if not name.startswith(leaks)}
         environment = {
             **inherited,
             "VLLM_SERVER_DEV_MODE": "1" if developer_mode else "0",
-            # Fewer processes and threads: several cores are not to be had where this runs.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": "1",
-            # Else 0.32.0 (utils/ompmultiprocessing.py) wants a NUMA node for every rank.
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            **({} if wants_gpu() else VLLM_ON_CPU),
             # Nothing leaves the machine, nothing is looked up.
             "VLLM_HOST_IP": "127.0.0.1",
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         }
         super().__init__(command, environment, log_path, port)
+
+    def on_path(self, directory: Path) -> None:
+        """Let it import what lies there."""
+        before = self._environment.get("PYTHONPATH")
+        self._environment["PYTHONPATH"] = f"{directory}{os.pathsep}{before}" if before else str(directory)
+
+    def tracing_to(self, url: str) -> None:
+        """Send its traces there, with the flags that the README names."""
+        self._command += ["--otlp-traces-endpoint", f"{url}/v1/traces"]
+        self._environment |= {
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+            "OTEL_TRACES_SAMPLER": "always_on",
+            "OTEL_BSP_SCHEDULE_DELAY": str(EXPORT_EVERY_MS),
+        }
+
+    def measure_memory(self) -> None:
+        """Have the bytes of its KV tensors written down when it starts; `memory` reads them."""
+        self.on_path(_MEMPROBE)
+        self._environment["MEMPROBE_OUT"] = str(self._memory_path)
+
+    def memory(self) -> MeasuredPool:
+        """What the plugin wrote; raises LookupError where it wrote nothing or could not measure."""
+        try:
+            lines = [json.loads(line) for line in self._memory_path.read_text().splitlines()]
+        except OSError:
+            lines = []
+        if len(lines) != 1 or "error" in lines[0]:
+            raise LookupError(f"the memory probe of one worker was expected, not {lines}")
+        told = lines[0]
+        return MeasuredPool(
+            told["storage_bytes"],
+            told["storages"],
+            told.get("allocated_by_pool"),
+            told.get("device_free_drop"),
+        )
+
+    def version(self) -> str:
+        """The release, as it names itself."""
+        return str(self._http.get("/version").raise_for_status().json()["version"])
 
     def wait_ready(self) -> None:
         """Return when /health answers; raises TimeoutError, or RuntimeError if the engine died."""

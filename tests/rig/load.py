@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ class Request:
     sent: bool = False
     received_tokens: int = 0
     finished: bool = False
+    started_at: float = field(default_factory=time.monotonic)
+    """Seconds of a clock that all requests share."""
+    first_token_at: float | None = None
+    last_token_at: float | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
@@ -42,6 +47,20 @@ class Request:
         The last token received is sampled, but its cache is computed in the step after.
         """
         return self.prompt_tokens + self.received_tokens - 1
+
+    @property
+    def ttft_seconds(self) -> float:
+        """From sending it to reading its first token; raises ValueError before that."""
+        if self.first_token_at is None:
+            raise ValueError("no token has come")
+        return self.first_token_at - self.started_at
+
+    @property
+    def gap_seconds(self) -> float:
+        """The mean gap between its tokens; raises ValueError where there is none."""
+        if self.first_token_at is None or self.last_token_at is None or self.received_tokens < 2:
+            raise ValueError("no gap has been seen")
+        return (self.last_token_at - self.first_token_at) / (self.received_tokens - 1)
 
 
 # Tokens short of its goal at which `hold` asks for the first pause.
@@ -81,8 +100,10 @@ class Load:
         self.start(prompt, max_tokens, headers)
         await self.finish()
 
-    async def start_together(self, texts: Sequence[Sequence[int]], max_tokens: int) -> None:
-        """Send requests to an engine that is held still until the last one has been sent.
+    async def start_together(
+        self, texts: Sequence[Sequence[int]], max_tokens: int, held_seconds: float = 0.0
+    ) -> None:
+        """Send requests to an engine that is held still until the last one has been sent, and for so long.
 
         Else the first may have ended before the last arrives, where sending is slow and generating is quick.
         """
@@ -94,7 +115,19 @@ class Load:
                 await self._progress.wait()
                 self._progress.clear()
                 self._raise_failures()
+        await asyncio.sleep(held_seconds)
         await self.resume()
+
+    async def finish_with_gaps(self, after_tokens: Sequence[int], held_seconds: float) -> None:
+        """Run to the end, held still for so long each time all have received so many tokens.
+
+        The gaps that this makes are long beside what a busy machine adds to the way of a token.
+        """
+        for tokens in after_tokens:
+            await self.hold(tokens)
+            await asyncio.sleep(held_seconds)
+            await self.resume()
+        await self.finish()
 
     async def finish(self) -> None:
         """Wait for the end of every request; raises what went wrong in one."""
@@ -140,6 +173,21 @@ class Load:
         """Let the scheduler go on."""
         await self._controls.resume(self._client)
 
+    async def hang_up(self, request: Request) -> None:
+        """Give up one request while it runs, as a client does that closes its connection."""
+        if request.task is not None:
+            request.task.cancel()
+            await asyncio.gather(request.task, return_exceptions=True)
+            self.requests.remove(request)
+
+    async def idle(self) -> None:
+        """Wait until the engine has nothing left to do."""
+
+        async def at_rest() -> bool:
+            return self._controls.requests_in_engine(await self.scrape()) == 0
+
+        await wait_until(at_rest, _PATIENCE_S, "the engine at rest")
+
     async def abandon(self) -> None:
         """Hang up on every request that still runs and leave the engine running and idle."""
         tasks = [r.task for r in self.requests if r.task is not None]
@@ -147,11 +195,7 @@ class Load:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.resume()
-
-        async def idle() -> bool:
-            return self._controls.requests_in_engine(await self.scrape()) == 0
-
-        await wait_until(idle, _PATIENCE_S, "the engine at rest")
+        await self.idle()
 
     async def scrape(self) -> Page:
         """The engine's own /metrics."""
@@ -192,7 +236,11 @@ class Load:
                 chunk = json.loads(line.removeprefix("data: "))
                 if "error" in chunk:
                     raise RuntimeError(f"the engine refused: {chunk['error']}")
-                request.received_tokens = chunk["usage"]["completion_tokens"]
+                received = chunk["usage"]["completion_tokens"]
+                if received > request.received_tokens:
+                    request.last_token_at = time.monotonic()
+                    request.first_token_at = request.first_token_at or request.last_token_at
+                request.received_tokens = received
                 self._progress.set()
         if request.received_tokens != max_tokens:
             raise RuntimeError(f"asked for {max_tokens} tokens, got {request.received_tokens}")

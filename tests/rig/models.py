@@ -14,7 +14,7 @@ from typing import Any
 
 _VOCABULARY = 1024
 
-# What all three have in common: small enough for a few milliseconds per step on one core.
+# What they have in common: small enough for a few milliseconds per step on one core.
 _COMMON: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -86,6 +86,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "scoring_func": "softmax",
         "norm_topk_prob": False,
         "routed_scaling_factor": 1.0,
+    },
+    # Three of four layers keep a state of fixed size (gated delta net), the fourth keeps every token.
+    "qwen3_next": {
+        **_COMMON,
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": False,
+        "full_attention_interval": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 128,
+        "linear_num_value_heads": 2,
+        "linear_value_head_dim": 128,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128,
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [],
     },
 }
 

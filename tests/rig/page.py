@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,11 +14,13 @@ class Page:
     """The samples of one scrape."""
 
     samples: tuple[Sample, ...]
+    text: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the text format; raises ValueError where it is malformed."""
-        return cls(tuple(s for family in text_string_to_metric_families(text) for s in family.samples))
+        families = text_string_to_metric_families(text)
+        return cls(tuple(s for family in families for s in family.samples), text)
 
     def all(self, name: str, **labels: str) -> list[Sample]:
         """Every sample of that name which carries at least these labels."""
@@ -37,6 +39,10 @@ class Page:
     def value(self, name: str, **labels: str) -> float:
         """The value of the only such sample; raises LookupError like `one`."""
         return float(self.one(name, **labels).value)
+
+    def maybe(self, name: str, **labels: str) -> float | None:
+        """The value of the only such sample, None without one; raises LookupError where there are several."""
+        return self.value(name, **labels) if self.all(name, **labels) else None
 
     def total(self, name: str, **labels: str) -> float:
         """The sum over all such samples; raises LookupError if there is none."""

@@ -1,4 +1,4 @@
-"""One real SGLang on this CPU."""
+"""One real SGLang."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from .page import Page
+from .hardware import SGLANG_CPU_FLAGS, SGLANG_GPU_FLAGS, SGLANG_ON_CPU, wants_gpu
 from .server import Server, free_port
 from .waiting import wait_for
 
@@ -33,8 +33,7 @@ class SglangEngine(Server):
             "--served-model-name", self.model_name,
             "--host", "127.0.0.1", "--port", str(port),
             "--load-format", "dummy",
-            "--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
-            "--grammar-backend", "none", "--disable-cuda-graph", "--disable-overlap-schedule",
+            *(SGLANG_GPU_FLAGS if wants_gpu() else SGLANG_CPU_FLAGS),
             "--enable-metrics", "--decode-log-interval", "1",
             # Its own first request would be counted with ours.
             "--skip-server-warmup",
@@ -50,11 +49,10 @@ class SglangEngine(Server):
         }
         environment = {
             **inherited,
-            "PYTHONPATH": str(_STUBS),
-            "SGLANG_USE_CPU_ENGINE": "1",
+            # Released packages have their kernels; on a CPU they are only imported, never called.
+            **({} if wants_gpu() else {"PYTHONPATH": str(_STUBS), **SGLANG_ON_CPU}),
             # Reserve little for what a request may still generate: a pool that is never full never retracts.
             "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "16",
-            "OMP_NUM_THREADS": "1",
             # Nothing is looked up outside.
             "HF_HUB_OFFLINE": "1",
         }
@@ -67,14 +65,13 @@ class SglangEngine(Server):
         """
         wait_for(lambda: self.answers("/model_info"), _READY_S, f"SGLang serving {self.model_name}")
 
+    def version(self) -> str:
+        """The release, as it names itself."""
+        return str(self._http.get("/server_info").raise_for_status().json()["version"])
+
     def logged_capacity(self) -> tuple[int, int]:
         """Tokens of the pool and of the longest context, from its log; LookupError if the line is missing."""
         found = _CAPACITY_LINE.search(self.log())
         if found is None:
             raise LookupError(f"no capacity line in {self.log_path}")
         return int(found[1]), int(found[2])
-
-    def counter(self, name: str, **labels: str) -> float:
-        """The sum over all samples of one of its counters, which its first event creates: 0 before."""
-        page: Page = self.scrape()
-        return float(sum(sample.value for sample in page.all(name, **labels)))

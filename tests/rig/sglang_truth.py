@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -17,8 +17,8 @@ class SglangModel:
     flags: tuple[str, ...]
     capacity_tokens: int
     token_bytes: int
-    sequences_of_512: int
-    """How many sequences of 512 tokens the pool holds."""
+    fits: Mapping[int, int]
+    """How many sequences of so many tokens the pool holds."""
 
     @property
     def pool_bytes(self) -> int:
@@ -58,7 +58,7 @@ LLAMA = SglangModel(
     flags=(*_OVERCOMMIT, "--max-total-tokens", "3400"),
     capacity_tokens=3400,
     token_bytes=1024,
-    sequences_of_512=6,  # 3,400 / 512 = 6.6
+    fits={512: 6, 1024: 3},  # 3,400 / 512 = 6.6, / 1,024 = 3.3
 )
 
 LLAMA_PAGES = SglangModel(
@@ -68,7 +68,7 @@ LLAMA_PAGES = SglangModel(
     flags=(*_OVERCOMMIT, *_ROUTES, "--max-total-tokens", "3400", "--page-size", "64"),
     capacity_tokens=3392,  # 53 whole pages of 64
     token_bytes=1024,
-    sequences_of_512=6,  # 8 pages each; 53 / 8 = 6.6
+    fits={512: 6, 1024: 3},  # 8 and 16 pages each; 53 / 8 = 6.6, / 16 = 3.3
 )
 
 # One latent of 512 + 64 elements x 2 bytes x 4 layers = 4,608 bytes per token. It starts, but its first
@@ -81,7 +81,7 @@ DEEPSEEK_V2 = SglangModel(
     flags=("--max-total-tokens", "3400"),
     capacity_tokens=3400,
     token_bytes=4608,
-    sequences_of_512=6,
+    fits={512: 6, 1024: 3},
 )
 
 MODELS = (LLAMA, LLAMA_PAGES, DEEPSEEK_V2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,10 +23,19 @@ _FRESH_S = 45.0
 
 def checked(target: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON of `kvcache-exporter check`."""
-    command = [str(Path(sys.executable).with_name("kvcache-exporter")), "check", target, "--output", "json"]
+    command = [_program(), "check", target, "--output", "json"]
     environment = {name: text for name, text in os.environ.items() if not name.startswith("KVCACHE_")}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return ended.returncode, json.loads(ended.stdout)
+
+
+def _program() -> str:
+    """The console script of this environment, else the one on PATH; raises LookupError without either."""
+    beside = Path(sys.executable).with_name("kvcache-exporter")
+    found = str(beside) if beside.exists() else shutil.which("kvcache-exporter")
+    if found is None:
+        raise LookupError("kvcache-exporter is not installed")
+    return found
 
 
 class Sidecar(Server):
@@ -35,7 +45,7 @@ class Sidecar(Server):
         """Prepare the command: the console script of the environment the tests run in."""
         port = free_port()
         command = [
-            str(Path(sys.executable).with_name("kvcache-exporter")), "serve",
+            _program(), "serve",
             "--target", target,
             "--listen-address", f"127.0.0.1:{port}",
             "--poll-interval", str(_POLL_INTERVAL_S),

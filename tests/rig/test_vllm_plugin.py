@@ -15,10 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
+from exporter import catalogue as c
 from exporter.requests.plugin_records import records_from_plugin
 from exporter.requests.record import RequestRecord
 from exporter.requests.vllm_plugin import URL_VARIABLE
 
+from . import claims
+from .checks import Ledger, Subject
 from .engine import Engine
 from .load import load, prompts
 from .page import Page
@@ -33,6 +36,8 @@ ROOT = Path(__file__).parents[2]
 PROMPT_TOKENS = (7, 100, 300, 64)
 OUTPUT_TOKENS = (1, 2, 40, 17)
 AGAIN = 1
+# As many want 364 blocks of 303 in the end.
+OVERLOAD = 28
 
 
 class Collector:
@@ -90,7 +95,8 @@ class PluggedEngine(Engine):
             f"[{group}]\n{name} = {what}\n" for group, all_ in groups.items() for name, what in all_.items()
         ]
         (info / "entry_points.txt").write_text("\n".join(lines))
-        self._environment |= {"PYTHONPATH": str(site), URL_VARIABLE: url}
+        self.on_path(site)
+        self._environment[URL_VARIABLE] = url
         return self
 
 
@@ -102,9 +108,17 @@ def collector() -> Iterator[Collector]:
 
 
 def test_the_records_are_the_clients_requests(
-    engine_python: Path, model_directories: Path, tmp_path: Path, collector: Collector
+    engine_python: Path,
+    model_directories: Path,
+    tmp_path: Path,
+    collector: Collector,
+    ledger: Ledger,
+    gpu: str | None,
 ) -> None:
-    """Request for request: counts are the client's, times add up to the engine's own histograms."""
+    """Request for request: counts are the client's, times add up to the engine's own histograms.
+
+    Under an overload at the end, the requests that the engine says it preempted are those that we count.
+    """
     engine = PluggedEngine(
         engine_python,
         model_directories / LLAMA.name,
@@ -122,6 +136,11 @@ def test_the_records_are_the_clients_requests(
             await client.run(sent[AGAIN], 3)
             return await client.scrape()
 
+    async def overload() -> None:
+        async with load(engine.url, engine.model_name) as client:
+            await client.start_together(prompts(400, [300] * OVERLOAD), max_tokens=101)
+            await client.finish()
+
     sidecar = Sidecar(engine.url, tmp_path / "sidecar.log", ("--context", "128", "256"))
     collector.sidecar_url = sidecar.url
     with sidecar, engine:
@@ -136,6 +155,16 @@ def test_the_records_are_the_clients_requests(
 
         wait_for(all_there, 30, "the sidecar's count of the records")
         exported = sidecar.scrape()
+        asyncio.run(overload())
+        crowded = collector.take(OVERLOAD)
+        checks = ledger.of(Subject("vllm", engine.version(), "llama_plugin", gpu))
+        checks.check(
+            claims.PREEMPTED_REQUESTS,
+            expected=sum(1 for record in crowded if record.preemptions),
+            got=sidecar.scrape_fresh().maybe(c.PREEMPTED_REQUESTS.name),
+            case=f"{OVERLOAD} at once",
+        )
+        assert any(record.preemptions for record in crowded)
         assert "Available plugins for group vllm.stat_logger_plugins" in engine.log()
         assert "no request records" not in engine.log()
         assert "not delivered" not in engine.log()

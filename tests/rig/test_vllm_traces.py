@@ -32,20 +32,6 @@ REQUESTS = (
     (1000, 50),
 )
 TIERS = [prompt + output for prompt, output in REQUESTS]
-# Spans are exported in batches; the default of five seconds is long for a test.
-EXPORT_EVERY_MS = 200
-
-
-class TracedEngine(PluggedEngine):
-    """vLLM with the flags that the README names."""
-
-    def tracing_to(self, url: str) -> None:
-        self._command += ["--otlp-traces-endpoint", f"{url}/v1/traces"]
-        self._environment |= {
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
-            "OTEL_TRACES_SAMPLER": "always_on",
-            "OTEL_BSP_SCHEDULE_DELAY": str(EXPORT_EVERY_MS),
-        }
 
 
 def by_tier(page: Page, name: str) -> dict[int, float]:
@@ -53,8 +39,8 @@ def by_tier(page: Page, name: str) -> dict[int, float]:
     return {int(s.labels["context"]): s.value for s in page.all(name) if s.labels["context"] != "+Inf"}
 
 
-def engine_of(python: Path, models: Path, logs: Path) -> TracedEngine:
-    return TracedEngine(
+def engine_of(python: Path, models: Path, logs: Path) -> PluggedEngine:
+    return PluggedEngine(
         python,
         models / LLAMA.name,
         logs / "engine.log",

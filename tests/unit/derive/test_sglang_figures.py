@@ -96,6 +96,13 @@ def test_speculative_decoding() -> None:
     assert figure(got, c.CAPACITY_TOKENS) == 10_000
 
 
+def test_draft_layers_of_the_checkpoint() -> None:
+    """DeepSeek V3.2 in bf16: 61 layers of 1,152 bytes and an index of 132, and the one it drafts with."""
+    for method, layers in (("mtp", 62), ("ngram", 61)):
+        facts = told(kv_cache_dtype="bfloat16", speculative=True, speculative_method=method)
+        assert figure(read(sglang(), SPARSE, facts=facts), c.BYTES_PER_TOKEN) == layers * (1_152 + 132)
+
+
 def test_whatif() -> None:
     """10,001 slots of 1,024 bytes are 20,002 of 512, one of them padding: 20,001 // 4,096 = 4."""
     got = read(sglang(), contexts=(4_096,))
@@ -180,6 +187,15 @@ def test_the_states_dtype_as_the_engine_was_told() -> None:
     """--mamba-ssm-dtype bfloat16: 36 x (3 x 8,192 + 32 x 128 x 128) x 2 bytes."""
     got = read(hybrid(), QWEN3_NEXT, facts=told(kv_cache_dtype="bfloat16", state_dtype="bfloat16"))
     assert figure(got, c.STATE_BYTES_PER_SEQUENCE) == 39_518_208
+
+
+def test_slots_of_a_radix_cache() -> None:
+    """Three a sequence and those it records states in: 24 // 3 = 8, with two more 24 // 5 = 4; 2 run."""
+    for tracking, most in ((0, 8), (2, 4)):
+        facts = told(kv_cache_dtype="bfloat16", enable_prefix_caching=True, tracking_states=tracking)
+        got = read(hybrid(), QWEN3_NEXT, contexts=(100,), facts=facts)
+        assert by(got, c.MAX_SEQUENCES, "context")["100"] == most
+        assert by(got, c.FREE_SEQUENCES, "context")["100"] == most - 2
 
 
 def test_slots_without_a_radix_cache() -> None:

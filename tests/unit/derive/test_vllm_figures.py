@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter import catalogue as c
+from exporter.derive.readout import Readout
 from exporter.engines.sample import NOT_REPORTED
 from exporter.facts import Facts, Source
 from exporter.kvmath.known import Reason
@@ -93,6 +94,36 @@ def test_speculative_decoding_withholds_bytes() -> None:
             assert figure(got, metric) is Reason.SPECULATIVE_DECODING, metric.name
         assert figure(got, c.CAPACITY_TOKENS) == 9_600
         assert figure(got, c.CAPACITY_BLOCKS) == 300
+
+
+DEEPSEEK = "data/kv/configs/deepseek-ai__DeepSeek-V3.json"
+
+
+def drafting(config: str = DEEPSEEK, **said: object) -> Readout:
+    """An engine whose page shows that it drafts, and whose command line may say how."""
+    sample = vllm(speculative=True, block_tokens=16, capacity_tokens=4_800)
+    return read(sample, config, facts={Source.COMMAND_LINE: Facts(speculative=True, **said)})  # type: ignore[arg-type]
+
+
+def test_draft_layers_of_the_checkpoint() -> None:
+    """DeepSeek-V3: vLLM 0.32.0 gives a block of 16 tokens 1,142,784 bytes with its multi-token-prediction
+    layer, 62 x 18,432; looking text up adds no layer to the 61."""
+    mtp = drafting(speculative_method="mtp", num_speculative_tokens=1)
+    assert figure(mtp, c.CAPACITY_BYTES) == 300 * 1_142_784
+    assert figure(mtp, c.BYTES_PER_TOKEN) == 62 * 1_152
+    assert figure(drafting(speculative_method="ngram"), c.BYTES_PER_TOKEN) == 61 * 1_152
+
+
+def test_drafts_that_no_config_tells() -> None:
+    """A draft model has a checkpoint of its own; Llama brings no draft layers; states grow with the number
+    of drafted tokens, which nobody told."""
+    hybrid = "data/kv/configs/Qwen__Qwen3-Next-80B-A3B-Instruct.json"
+    for got in (
+        drafting(speculative_method="eagle3"),
+        drafting(LLAMA, speculative_method="mtp"),
+        drafting(hybrid, speculative_method="mtp"),
+    ):
+        assert figure(got, c.BYTES_PER_TOKEN) is Reason.SPECULATIVE_DECODING
 
 
 def test_tensor_parallelism_assumed_but_contradicted() -> None:

@@ -118,7 +118,14 @@ def test_speculative_and_hybrid_flags() -> None:
     assert read_documents([{"vllm_config": {**config, "speculative_config": {"k": 3}}}]).speculative is True
     off = {**config, "scheduler_config": {"disable_hybrid_kv_cache_manager": True}}
     assert read_documents([{"vllm_config": off}]).hybrid_kv_cache_manager is False
+    drafts = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
+    mtp = read_documents([{"vllm_config": {**config, "speculative_config": drafts}}])
+    assert (mtp.speculative, mtp.speculative_method, mtp.num_speculative_tokens) == (True, "mtp", 2)
     assert server_info(speculative_algorithm="EAGLE").speculative is True
+    # The model itself named as its own draft: the layers it brings along.
+    own = server_info(speculative_algorithm="EAGLE", speculative_draft_model_path="/m")
+    other = server_info(speculative_algorithm="EAGLE", speculative_draft_model_path="/d")
+    assert (own.speculative_method, other.speculative_method) == ("mtp", "eagle")
     assert server_info(speculative_algorithm=None).speculative is False
     assert server_info().speculative is None
     assert server_info(disable_radix_cache=True).enable_prefix_caching is False
@@ -203,3 +210,17 @@ def test_any_json(document: object) -> None:
     for name in ("tensor_parallel_size", "data_parallel_size", "block_size", "max_model_len"):
         value = getattr(facts, name)
         assert value is None or (type(value) is int and value > 0)
+
+
+def test_how_many_states_a_sequence_records_in() -> None:
+    """Two while batches overlap, one where they don't or the second is made when needed (SGLang 0.5.23); a
+    name nobody has resolved, or another release's field, tells nothing."""
+    assert read(RECORDINGS / "sglang-0.5.23-gdn" / "server_info.json").tracking_states == 0
+
+    def told(strategy: object, overlap_off: object = False) -> int | None:
+        return server_info(
+            mamba_radix_cache_strategy=strategy, disable_overlap_schedule=overlap_off
+        ).tracking_states
+
+    assert (told("extra_buffer"), told("extra_buffer", True), told("extra_buffer", None)) == (2, 1, None)
+    assert (told("extra_buffer_lazy"), told("no_buffer"), told("auto"), told(3)) == (1, 0, None, None)

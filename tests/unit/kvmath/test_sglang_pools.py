@@ -162,6 +162,8 @@ def test_a_budget_with_states() -> None:
     assert sequences_in(PoolSizes(10_050, 0, 89), shape, 100, 3) == 29  # 89 // 3; 100 by tokens
     assert sequences_in(PoolSizes(10_050, 0, 89), shape, 1_000, 3) == 10  # by tokens
     assert [states_each(flag) for flag in (False, True, None)] == [(1, 1), (3, 5), (1, 5)]
+    # Told how many are for tracking, nothing is left open but the radix cache.
+    assert [states_each(flag, 1) for flag in (False, True, None)] == [(1, 1), (4, 4), (1, 4)]
 
 
 def test_states_alone_have_no_budget_of_tokens() -> None:

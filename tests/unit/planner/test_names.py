@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from exporter.kvmath.known import Unavailable
-from exporter.planner.names import CACHE_DTYPES, cache_dtype, draft_method, draft_problem
+from exporter.kvmath.speculation import draft_problem
+from exporter.planner.names import CACHE_DTYPES, cache_dtype, draft_method
 
 Plan = Callable[..., dict[str, Any]]
 SMALL = "meta-llama__Llama-3.1-8B-Instruct"

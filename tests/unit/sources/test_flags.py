@@ -65,12 +65,13 @@ def test_every_vllm_field() -> None:
         "vllm serve M --served-model-name=a --tensor-parallel-size=2 --pipeline_parallel_size 3 "
         "--data-parallel-size 4 --decode-context-parallel-size=5 --block_size=32 --max-model-len=4096 "
         "--max_num_batched_tokens=8192 --kv-cache-dtype fp8 --dtype=bfloat16 --enable-prefix-caching "
-        """--disable-hybrid-kv-cache-manager --speculative-config '{"method": "ngram"}' --port=8001"""
+        "--disable-hybrid-kv-cache-manager --speculative-config "
+        """'{"method": "ngram", "num_speculative_tokens": 4}' --port=8001"""
     )
     short = read(
         "vllm serve M --served-model-name a b -tp 2 -pp=3 -dp 4 -dcp 5 --block-size 32 --max_model_len 4096 "
         "--max-num-batched-tokens 8192 --kv_cache_dtype=fp8 --dtype bfloat16 --enable_prefix_caching "
-        "--disable_hybrid_kv_cache_manager -sc.method ngram --port 8001"
+        "--disable_hybrid_kv_cache_manager -sc.method ngram -sc.num-speculative-tokens=4 --port 8001"
     )
     expected = EngineFlags(
         software="vllm",
@@ -88,6 +89,8 @@ def test_every_vllm_field() -> None:
         enable_prefix_caching=True,
         hybrid_kv_cache_manager=False,
         speculative=True,
+        speculative_method="ngram",
+        num_speculative_tokens=4,
         port=8001,
         complete=True,
     )
@@ -111,12 +114,15 @@ def test_every_sglang_field() -> None:
         dtype="half",
         enable_prefix_caching=False,
         speculative=True,
+        speculative_method="mtp",  # EAGLE without a checkpoint of its own
+        num_speculative_tokens=4,
         port=30001,
         complete=True,
     )
     common = (
         "--served-model-name a --page-size 64 --context-length 4096 --kv-cache-dtype fp8_e4m3 --dtype half "
-        "--disable-radix-cache --speculative-algorithm EAGLE --port 30001"
+        "--disable-radix-cache --speculative-algorithm EAGLE "
+        "--speculative-num-draft-tokens 4 --port 30001"
     )
     starts = (
         "sglang serve M --tp 2 --pp 3 --dp 4 --dcp-size 5",
@@ -208,6 +214,34 @@ def test_abbreviations() -> None:
     assert read("sglang serve M --context 4096").max_model_len == 4096
 
 
+@pytest.mark.parametrize(
+    ("tail", "method", "tokens"),
+    [
+        ("--spec-method eagle3 --spec-model D --spec-tokens 3", "eagle3", 3),
+        ("--speculative-config.method=qwen3_next_mtp -sc.num_speculative_tokens 2", "mtp", 2),
+        ("""-sc='{"method":"suffix"}'""", "suffix", None),
+        ("""-sc '{"model":"D","num_speculative_tokens":5}'""", None, 5),  # the draft's config tells
+        ("""-sc '{"method":"made_up"}'""", None, None),
+        ("-sc '{'", None, None),
+        ("--speculative-model D --num-speculative-tokens 5", None, 5),
+    ],
+)
+def test_how_vllm_drafts(tail: str, method: str | None, tokens: int | None) -> None:
+    """JSON, its keys one by one, options of their own; before 0.8 without JSON."""
+    flags = read(f"vllm serve M {tail}")
+    assert flags.speculative is True
+    assert (flags.speculative_method, flags.num_speculative_tokens) == (method, tokens)
+
+
+def test_how_sglang_drafts() -> None:
+    """EAGLE names two things: a draft model's checkpoint, and the layers a model brings along."""
+    start = "sglang serve --model-path M --speculative-algorithm"
+    assert read(f"{start} NEXTN").speculative_method == "mtp"
+    assert read(f"{start} EAGLE --speculative-draft-model-path M").speculative_method == "mtp"
+    assert read(f"{start} EAGLE --speculative-draft-model-path D").speculative_method == "eagle"
+    assert read(f"{start} EAGLE3 --speculative-draft-model-path D").speculative_method == "eagle3"
+
+
 @pytest.mark.parametrize("value", ["null", "none", "None", "''"])
 def test_speculation_switched_off(value: str) -> None:
     assert read(f"vllm serve M --speculative-config {value}").speculative is None
@@ -259,7 +293,7 @@ def test_config_file(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "model: from-file\ntensor-parallel-size: 4\nmax_model_len: 32k\nblock-size: 16\nport: 9000\n"
         "served-model-name: [first, second]\nenable-prefix-caching: false\n"
-        "disable-hybrid-kv-cache-manager: true\nspeculative-config: {method: ngram}\n"
+        "disable-hybrid-kv-cache-manager: true\nspeculative-config: {method: deepseek_mtp, k: [sk-secret]}\n"
         "api-key: sk-secret\nkv-cache-dtype: null\ntrust-remote-code: true\n"
     )
     flags = read("vllm serve M --config c.yaml -tp 2", tmp_path)
@@ -273,6 +307,7 @@ def test_config_file(tmp_path: Path) -> None:
         enable_prefix_caching=False,
         hybrid_kv_cache_manager=False,
         speculative=True,
+        speculative_method="mtp",
         port=9000,
         complete=True,
         working_directory=tmp_path,
@@ -363,6 +398,6 @@ def test_no_field_holds_the_raw_line() -> None:
         "software", "model", "served_model_name", "tensor_parallel_size", "pipeline_parallel_size",
         "data_parallel_size", "decode_context_parallel_size", "block_size", "max_model_len",
         "max_num_batched_tokens", "kv_cache_dtype", "dtype", "enable_prefix_caching",
-        "hybrid_kv_cache_manager", "speculative", "port", "options", "complete", "environment",
-        "working_directory", "pid",
+        "hybrid_kv_cache_manager", "speculative", "speculative_method", "num_speculative_tokens", "port",
+        "options", "complete", "environment", "working_directory", "pid",
     }  # fmt: skip

@@ -1,0 +1,1 @@
+"""``/probe``: engines that Prometheus discovers, fetched when it asks."""

@@ -1,0 +1,362 @@
+"""The chart, assembled as users get it and rendered by Helm's own code."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import helm_python as helm
+import pytest
+import yaml
+
+from deploy.helm.assemble import CHART, DASHBOARDS, RULES, assemble
+from exporter import __version__
+from exporter.settings import ServeSettings
+
+from .objects import assert_hardened, assert_no_shell, by_kind, check, documents
+
+ENGINES: Final = {"target": [{"url": "http://vllm-a.llm:8000", "name": "a", "tensor_parallel_size": 2}]}
+STANDALONE: Final[Mapping[str, Any]] = {"standalone": {"enabled": True, "config": ENGINES}}
+SIDECARS: Final[Mapping[str, Any]] = {"podMonitor": {"enabled": True, "podLabels": {"app": "vllm"}}}
+EVERYTHING: Final[Mapping[str, Any]] = {
+    "imagePullSecrets": [{"name": "pull"}],
+    "standalone": {
+        "enabled": True,
+        "config": ENGINES,
+        "args": ["--no-hub"],
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "volumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
+        "podLabels": {"team": "serving"},
+        "podAnnotations": {"a": "b"},
+        "nodeSelector": {"kubernetes.io/arch": "arm64"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "monitoring",
+    },
+    "networkPolicy": {"enabled": True, "hub": True},
+    "podMonitor": {"enabled": True, "labels": {"release": "kps"}, "cluster": "eu1"},
+    "prometheusRule": {
+        "enabled": True,
+        "labels": {"release": "kps"},
+        "overrides": [{"alert": "KVCacheUsageHigh", "value": 0.95, "labels": {"pod": "vllm-batch-0"}}],
+    },
+    "tests": {"prometheusUrl": "http://prometheus-operated.monitoring:9090"},
+}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """dist/kvcache-exporter-VERSION.tgz as `make chart` makes it."""
+    return assemble(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def chart(archive: Path) -> Iterator[helm.Chart]:
+    """The same, read by Helm."""
+    with helm.Chart.load(archive) as loaded:
+        yield loaded
+
+
+def rendered(chart: helm.Chart, values: Mapping[str, Any], name: str = "kv") -> list[dict[str, Any]]:
+    """All objects of a release in namespace llm."""
+    made = chart.render(dict(values), name=name, namespace="llm")
+    return [one for path, text in sorted(made.items()) if path.endswith(".yaml") for one in documents(text)]
+
+
+def standalone_pod(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Its pod's spec."""
+    spec: dict[str, Any] = by_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("values", [STANDALONE, SIDECARS, EVERYTHING], ids=["standalone", "sidecars", "all"])
+def test_lint(archive: Path, values: Mapping[str, Any]) -> None:
+    """What `helm lint --strict` says; an icon is all that may be missing."""
+    report = helm.lint(archive, dict(values), strict=True)
+    assert not report["errors"]
+    assert [m["error"] for m in report["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("values", [{}, STANDALONE, SIDECARS, EVERYTHING])
+def test_every_object_is_valid(chart: helm.Chart, values: Mapping[str, Any]) -> None:
+    """For the oldest and newest Kubernetes, and for the operator."""
+    objects = rendered(chart, values)
+    check(objects)
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(set(names)) == len(names)
+    assert all(one["metadata"]["namespace"] == "llm" for one in objects)
+
+
+def test_nothing_is_on_by_default(chart: helm.Chart) -> None:
+    """As a library for its named templates it must add nothing to somebody's release."""
+    assert rendered(chart, {}) == []
+
+
+def test_version_is_the_exporters() -> None:
+    """An image tag that nobody built is a pod that never starts."""
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert about["appVersion"] == about["version"] == values["image"]["tag"] == __version__
+
+
+def test_standalone_is_hardened(chart: helm.Chart) -> None:
+    """Nothing that an engine's answer might reach can write, gain rights or talk to the API server."""
+    pod = standalone_pod(rendered(chart, EVERYTHING))
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    (container,) = pod["containers"]
+    assert_hardened(container)
+    assert_no_shell(container)
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    # The hub's cache is the one writable place.
+    assert [path for path, mount in mounts.items() if not mount.get("readOnly")] == [
+        "/var/cache/kvcache-exporter"
+    ]
+    assert "emptyDir" in volumes[mounts["/var/cache/kvcache-exporter"]["name"]]
+
+
+def test_standalone_config_is_what_serve_reads(chart: helm.Chart, tmp_path: Path) -> None:
+    """Its ConfigMap is a settings file, strict as they are."""
+    config = by_kind(rendered(chart, STANDALONE), "ConfigMap")["data"]["config.yaml"]
+    read = ServeSettings(**yaml.safe_load(config))
+    assert [(t.url, t.label, t.tensor_parallel_size) for t in read.target] == [
+        ("http://vllm-a.llm:8000", "a", 2)
+    ]
+
+
+def test_a_changed_config_restarts_the_pod(chart: helm.Chart) -> None:
+    """A pod that goes on with the old targets is noticed by nobody."""
+
+    def annotation(targets: list[dict[str, Any]]) -> str:
+        objects = rendered(chart, {"standalone": {"enabled": True, "config": {"target": targets}}})
+        template = by_kind(objects, "Deployment")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
+
+    assert annotation([{"url": "http://a:8000"}]) != annotation([{"url": "http://b:8000"}])
+
+
+def test_config_from_a_secret(chart: helm.Chart) -> None:
+    """No ConfigMap is made beside it."""
+    objects = rendered(chart, {"standalone": {"enabled": True, "existingSecret": "engines"}})
+    assert not [one for one in objects if one["kind"] == "ConfigMap"]
+    config = next(v for v in standalone_pod(objects)["volumes"] if v["name"] == "config")
+    assert config["secret"]["secretName"] == "engines"
+
+
+def test_service_monitor_and_policy_select_the_pod(chart: helm.Chart) -> None:
+    """Three selectors, one set of labels; and a port name that the container has."""
+    objects = rendered(chart, EVERYTHING)
+    template = by_kind(objects, "Deployment")["spec"]["template"]
+    labels = template["metadata"]["labels"].items()
+    ports = [port["name"] for port in template["spec"]["containers"][0]["ports"]]
+    service, policy = by_kind(objects, "Service"), by_kind(objects, "NetworkPolicy")
+    monitor = by_kind(objects, "PodMonitor")
+    assert service["spec"]["selector"].items() <= labels
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
+    assert service["spec"]["ports"][0]["targetPort"] in ports
+    assert policy["spec"]["ingress"][0]["ports"][0]["port"] in ports
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in ports
+
+
+def test_policy_keeps_the_metadata_service_out(chart: helm.Chart) -> None:
+    """Where it lets the exporter out to the hub, not to where clouds hand out credentials."""
+    policy = by_kind(rendered(chart, EVERYTHING), "NetworkPolicy")
+    blocks = [to["ipBlock"] for rule in policy["spec"]["egress"] for to in rule["to"] if "ipBlock" in to]
+    assert [block["cidr"] for block in blocks] == ["0.0.0.0/0", "::/0"]
+    assert "169.254.0.0/16" in blocks[0]["except"]
+    off = rendered(chart, {**EVERYTHING, "networkPolicy": {"enabled": True}})
+    assert "ipBlock" not in json.dumps(by_kind(off, "NetworkPolicy"))
+
+
+def test_rules_are_those_of_alerts(chart: helm.Chart) -> None:
+    """Not a copy that went its own way: group for group what alerts/rules has, templates and all."""
+    rule = by_kind(rendered(chart, EVERYTHING), "PrometheusRule")
+    *groups, own = rule["spec"]["groups"]
+    assert groups == yaml.safe_load(RULES.read_text())["groups"]
+    assert own["rules"] == [
+        {
+            "record": "kvcache:alert_threshold:override",
+            "expr": "vector(0.95)",
+            "labels": {"alert": "KVCacheUsageHigh", "pod": "vllm-batch-0"},
+        }
+    ]
+
+
+def test_boards_are_those_of_grafana(chart: helm.Chart) -> None:
+    """One ConfigMap for each board, its JSON byte for byte."""
+    boards = {path.name: path.read_text() for path in DASHBOARDS.glob("*.json")}
+    if not DASHBOARDS.is_dir():
+        pytest.skip("no boards yet")
+    objects = rendered(chart, {"dashboards": {"enabled": True}})
+    check(objects)
+    made = {name: text for one in objects for name, text in one["data"].items()}
+    assert made == boards
+    uids = {json.loads(text)["uid"] for text in made.values()}
+    assert uids >= {f"kvcache-{name}" for name in ("capacity", "pressure", "latency", "fleet", "exporter")}
+    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in objects)
+
+
+def test_the_source_without_rules_says_what_to_do() -> None:
+    """`helm install deploy/helm/kvcache-exporter` would else make an empty PrometheusRule."""
+    with (
+        helm.Chart.load(CHART) as source,
+        pytest.raises(helm.HelmRenderError, match="Assemble it with `make chart`"),
+    ):
+        source.render({"prometheusRule": {"enabled": True}}, name="kv", namespace="llm")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"standalone": {"enabled": True}}, "without engines"),
+        (
+            {"standalone": {"enabled": True, "config": ENGINES, "existingSecret": "x"}},
+            "the exporter reads one file",
+        ),
+        (
+            {"standalone": {"enabled": True, "config": {**ENGINES, "listen_address": ":1"}}},
+            "port 9844",
+        ),
+        ({"networkPolicy": {"enabled": True}}, "would cut the engine off from its users"),
+        ({"podMonitor": {"enabled": True}}, "selects nothing"),
+        ({**STANDALONE, **SIDECARS}, "a release for each"),
+        ({**STANDALONE, "podMonitor": {"enabled": True, "namespaces": ["x"]}}, "is for sidecars"),
+        (
+            {"prometheusRule": {"overrides": EVERYTHING["prometheusRule"]["overrides"]}},
+            "nothing would read them",
+        ),
+        ({"tests": {"prometheusUrl": "http://p:9090"}}, "has nothing to look for"),
+    ],
+)
+def test_contradictions_are_refused(chart: helm.Chart, values: dict[str, Any], told: str) -> None:
+    """With what to set, not with an object that does nothing."""
+    with pytest.raises(helm.HelmRenderError, match=told):
+        rendered(chart, values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"podmonitor": {"enabled": True}},
+        {"standalone": {"enabled": "yes"}},
+        {"standalone": {"replicas": 2}},
+        {"image": {"digest": "latest"}},
+        {"podMonitor": {"interval": "15"}},
+        {"sidecar": {"target": "http://user:secret@engine:8000"}},
+        {"networkPolicy": {"engines": {"ports": [0]}}},
+        {
+            "prometheusRule": {
+                "overrides": [{"alert": "KVCacheUsageHigh", "value": "1", "labels": {"pod": "b"}}]
+            }
+        },
+    ],
+    ids=str,
+)
+def test_schema_refuses(chart: helm.Chart, values: dict[str, Any]) -> None:
+    """Misspelt keys and impossible values, before anything is rendered."""
+    with pytest.raises(helm.HelmError):
+        chart.validate_schema(chart.merge_values(values))
+
+
+def test_schema_knows_every_value(chart: helm.Chart) -> None:
+    """The defaults pass, and `global`, which Helm adds to a dependency's values."""
+    chart.validate_schema(chart.merge_values({"global": {"a": 1}}))
+
+
+def test_archive_is_reproducible(tmp_path: Path) -> None:
+    """No build time and no builder in it."""
+
+    def members(folder: Path) -> list[tuple[str, int, int, bytes]]:
+        with tarfile.open(assemble(folder)) as tar:
+            return [
+                (one.name, one.mode, int(one.mtime), read.read())
+                for one in tar.getmembers()
+                if (read := tar.extractfile(one)) is not None
+            ]
+
+    first = members(tmp_path / "1")
+    assert first == members(tmp_path / "2")
+    assert {name.split("/")[0] for name, *_ in first} == {"kvcache-exporter"}
+
+
+USER: Final = {
+    "Chart.yaml": "apiVersion: v2\nname: llm\nversion: 1.0.0\ndependencies:\n"
+    f"  - {{name: kvcache-exporter, version: {__version__}}}\n",
+    "templates/engine.yaml": """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: vllm}
+spec:
+  selector: {matchLabels: {app: vllm}}
+  template:
+    metadata: {labels: {app: vllm}}
+    spec:
+      shareProcessNamespace: true
+      initContainers:
+        {{- include "kvcache-exporter.sidecar" (index .Values "kvcache-exporter") | nindent 8 }}
+      containers:
+        - {name: vllm, image: "vllm/vllm-openai:v0.11.0"}
+      volumes:
+        - {name: models, persistentVolumeClaim: {claimName: models}}
+        {{- include "kvcache-exporter.volumes" (index .Values "kvcache-exporter") | nindent 8 }}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {
+            "image": {"repository": "r.example/kv", "digest": "sha256:" + "a" * 64},
+            "sidecar": {
+                "target": "http://127.0.0.1:30000",
+                "models": {"volume": "models", "hfHome": "/models/hf"},
+                "args": ["--tensor-parallel-size=8"],
+                "env": [{"name": "HF_HUB_OFFLINE", "value": "1"}],
+            },
+        },
+    ],
+    ids=["defaults", "set"],
+)
+def test_sidecar_template_in_another_chart(archive: Path, tmp_path: Path, own: dict[str, Any]) -> None:
+    """A user's chart with this one as its dependency: a native sidecar, hardened, without probes."""
+    for path, text in USER.items():
+        file = tmp_path / "llm" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "llm" / "charts").mkdir()
+    (tmp_path / "llm" / "charts" / archive.name).write_bytes(archive.read_bytes())
+    with helm.Chart.load(tmp_path / "llm") as user:
+        objects = rendered(user, {"kvcache-exporter": own})
+    check(objects)
+    pod = by_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    (sidecar,) = pod["initContainers"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert not [key for key in sidecar if key.endswith("Probe")]
+    assert_hardened(sidecar)
+    assert_no_shell(sidecar)
+    assert {mount["name"] for mount in sidecar["volumeMounts"]} <= {one["name"] for one in pod["volumes"]}
+    if not own:
+        assert sidecar["image"] == f"registry.example/kvcache-exporter:{__version__}"
+        return
+    assert sidecar["image"] == "r.example/kv@sha256:" + "a" * 64
+    assert sidecar["args"] == [
+        "serve",
+        "--target=http://127.0.0.1:30000",
+        "--log-format=json",
+        "--tensor-parallel-size=8",
+    ]
+    assert {"name": "HF_HOME", "value": "/models/hf"} in sidecar["env"]
+    assert {"name": "models", "mountPath": "/models", "readOnly": True} in sidecar["volumeMounts"]
+
+
+def test_hugging_face_home_without_a_volume_is_refused(archive: Path, tmp_path: Path) -> None:
+    """It would be an empty folder of the image."""
+    with pytest.raises(helm.HelmRenderError, match="lies in no volume"):
+        test_sidecar_template_in_another_chart(archive, tmp_path, {"sidecar": {"models": {"hfHome": "/hf"}}})

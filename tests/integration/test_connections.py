@@ -1,0 +1,66 @@
+"""Connections whose other end neither asks nor reads end by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from exporter import server
+from exporter.web.pieces import InPieces
+
+from .waiting import wait_for
+
+# More than the buffers of a connection on loopback take.
+BODY = b"x" * 64 * 2**20
+
+
+@pytest.fixture
+def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[server.GuestServer]:
+    """A server of one large page, with less patience than in earnest."""
+    monkeypatch.setattr(server, "UNREAD_S", 0.6)
+    monkeypatch.setattr(server, "IDLE_S", 0.6)
+
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        await InPieces(BODY)(scope, receive, send)
+
+    sock = server.listen("127.0.0.1", 0)
+    made = server.guest(page)
+    made.config.port = sock.getsockname()[1]
+    thread = threading.Thread(target=lambda: asyncio.run(made.serve(sockets=[sock])), daemon=True)
+    thread.start()
+    yield made
+    made.should_exit = True
+    thread.join(20)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"],
+    ids=["nothing", "half a line", "half a head", "a request, and never reads"],
+)
+def test_it_is_ended(guest: server.GuestServer, said: bytes) -> None:
+    """Without that, each would hold a socket and a buffer for good; the task that answers it ends, too."""
+    with socket.create_connection(("127.0.0.1", guest.config.port)) as sock:
+        sock.sendall(said)
+        wait_for(lambda: guest.server_state.connections, "the connection")
+        wait_for(lambda: not guest.server_state.connections, "its end")
+        wait_for(lambda: not guest.server_state.tasks, "the end of its task")
+
+
+def test_slow_but_steady_reader_gets_everything(
+    guest: server.GuestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its buffer empties now and then, a reader is waited for."""
+    monkeypatch.setattr(server, "IDLE_S", 60.0)
+    monkeypatch.setattr(server, "UNREAD_S", 60.0)
+    with socket.create_connection(("127.0.0.1", guest.config.port)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        got = 0
+        while more := sock.recv(2**20):
+            got += len(more)
+    assert got > len(BODY)
