@@ -69,6 +69,18 @@ test: $(DEV) programs lint ## everything: lint, types, all tests, real engines i
 mutation: $(DEV) programs ## only this: every alert changed in every way, does a case notice? (four minutes)
 	@$(PYTEST) -m mutation $(ARGS)
 
+.PHONY: audit
+audit: $(DEV) ## known weaknesses of the packages, and bandit; asks PyPI, so it needs the internet
+	@$(PIP) install bandit pip-audit
+	$(BIN)/bandit -q -ll --skip B610 -r exporter
+	$(BIN)/pip-audit --local --skip-editable --progress-spinner off
+
+# How many damaged inputs each test of `fuzz` makes; `test` makes 60.
+EXAMPLES ?= 5000
+.PHONY: fuzz
+fuzz: $(DEV) ## parsers of untrusted input against damaged input, for longer (EXAMPLES=50000)
+	@FUZZ_EXAMPLES=$(EXAMPLES) $(PYTEST) --timeout 0 tests/fuzz $(ARGS)
+
 .PHONY: lint
 lint: $(DEV) ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from typing import Any
 
 from exporter.derive.readout import Readout
 from exporter.kvmath.known import known
+from exporter.printable import printable
 from exporter.target import TargetState
 
 
@@ -65,7 +66,7 @@ def _readout(readout: Readout) -> dict[str, Any]:
 
 def as_text(state: TargetState) -> str:
     """The explanation as a page of text."""
-    return "\n".join(_lines(as_dict(state))) + "\n"
+    return "\n".join(map(printable, _lines(as_dict(state)))) + "\n"
 
 
 def _lines(told: dict[str, Any]) -> Iterable[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
+
+from exporter.printable import printable
 
 
 class _Stderr(structlog.PrintLogger):
@@ -28,6 +31,7 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _one_line,
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer()
             if style == "json"
@@ -41,6 +45,11 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
     # The web server's access log would be a line per scrape, its warnings one per request that is none.
     for noisy in ("uvicorn", "uvicorn.access", "uvicorn.error", "httpx", "httpcore", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.ERROR if noisy.startswith("uvicorn") else logging.WARNING)
+
+
+def _one_line(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    # Names and details come from engines and files: no forged lines, no escape sequences.
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 log = structlog.get_logger("kvcache-exporter")

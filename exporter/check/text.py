@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from exporter.check.report import Advice, Report, Weight, Where
+from exporter.printable import printable
 
 WIDTH = 110
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -18,7 +19,7 @@ HEADINGS = {
 
 def as_text(report: Report) -> str:
     """The report as a page of text."""
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(map(printable, _lines(report))) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -38,12 +39,12 @@ def _lines(report: Report) -> Iterator[str]:
     for weight, heading in HEADINGS.items():
         chosen = [advice for advice in report.advice if advice.weight is weight]
         if chosen:
-            yield f"\n{heading}:"
+            yield from ("", f"{heading}:")
             for advice in chosen:
                 yield from _advice(advice)
     missing = [s for s in report.signals if not s.available]
     if missing:
-        yield "\nMissing:"
+        yield from ("", "Missing:")
         for reason in dict.fromkeys(s.reason for s in missing):
             names = ", ".join(s.name for s in missing if s.reason == reason)
             yield from textwrap.wrap(

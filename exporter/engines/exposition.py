@@ -21,7 +21,11 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 # A line of ours is a few hundred bytes (vLLM's cache_config_info about 1.2 kB).
-MAX_LINE_CHARS = 65_536
+MAX_LINE_CHARS = 8_192
+# Lines of interest together: the parser goes character by character, a second or so for these.
+MAX_CHOSEN_CHARS = 4 * 2**20
+# A label value goes into every series of its rank, so a page of long ones would be a far longer one here.
+MAX_LABEL_CHARS = 512
 # Real pages hold tens to some hundreds of the samples asked for (routes, ranks).
 MAX_SAMPLES = 20_000
 # Parsed label sets kept: some hundred engines' worth, a few MiB in practice.
@@ -68,6 +72,10 @@ class Vocabulary:
         )
 
 
+class _TooLong(ValueError):
+    """A label value beyond its cap."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """The samples of one engine's page, by canonical family."""
@@ -96,6 +104,9 @@ def read_page(text: str, vocabularies: tuple[Vocabulary, ...]) -> Page:
     for family, line in lines:
         try:
             labels, value = _sample(line)
+        except _TooLong:
+            dropped[Dropped.TOO_LONG] += 1
+            continue
         except Exception:  # the parser raises ValueError, IndexError, KeyError, ... on garbage
             dropped[Dropped.MALFORMED] += 1
             continue
@@ -127,7 +138,7 @@ def _choose(
     """(family, line) of the lines asked for, by vocabulary, in one pass."""
     chosen: dict[int, list[tuple[str, str]]] = {}
     dropped: Counter[Dropped] = Counter()
-    many = 0
+    many = chars = 0
     for line in text.split("\n"):
         brace = line.find("{")
         name = line[:brace] if brace > 0 else line[: line.find(" ")]
@@ -136,10 +147,11 @@ def _choose(
             continue
         if len(line) > MAX_LINE_CHARS:
             dropped[Dropped.TOO_LONG] += 1
-        elif many >= MAX_SAMPLES:
+        elif many >= MAX_SAMPLES or chars + len(line) > MAX_CHOSEN_CHARS:
             dropped[Dropped.TOO_MANY] += 1
         else:
             many += 1
+            chars += len(line)
             chosen.setdefault(found[0], []).append((found[1], line))
     return chosen, dropped
 
@@ -172,4 +184,10 @@ def _labels(head: str) -> Mapping[str, str]:
     samples = [s for family in text_string_to_metric_families(f"{head} 0\n") for s in family.samples]
     if len(samples) != 1:
         raise ValueError("not a sample")
-    return samples[0].labels
+    sample = samples[0]
+    if all(len(value) <= MAX_LABEL_CHARS for value in sample.labels.values()):
+        return sample.labels
+    if not sample.name.endswith("_info"):
+        raise _TooLong
+    # One odd setting must not cost the others.
+    return {name: value for name, value in sample.labels.items() if len(value) <= MAX_LABEL_CHARS}

@@ -13,6 +13,8 @@ NOT_REPORTED = Unavailable(Reason.NOT_REPORTED)
 MAX_COUNT = 1e18
 # Ranks of one page; a server of this many engines exists nowhere, a hostile page might.
 MAX_RANKS = 256
+# Ways in which the samples of a page name their ranks: each rank has some few.
+MAX_SPELLINGS = 4 * MAX_RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ class Reader:
         # In the page's order, so that the first ranks are the ones kept.
         named = dict.fromkeys(identify(s) for name in page.families if name in naming for s in page.get(name))
         found = set(list(named)[:MAX_RANKS])
-        merged = {self._completed(one, found) for one in found}
+        ordered = sorted(found, key=repr)
+        merged = {self._completed(one, ordered) for one in found}
         self.identities: tuple[Identity, ...] = tuple(
             sorted(
                 (i for i in merged if not any(o != i and o.covers(i) for o in merged)),
@@ -154,9 +157,9 @@ class Reader:
             self._by_engine.setdefault(identity.engine, []).append(identity)
 
     @staticmethod
-    def _completed(one: Identity, found: set[Identity]) -> Identity:
+    def _completed(one: Identity, found: Sequence[Identity]) -> Identity:
         # {model, no engine} and {engine, no model} describe one rank together.
-        for other in sorted(found, key=repr):
+        for other in found:
             if one.compatible(other):
                 one = Identity(
                     one.model_name if one.model_name is not None else other.model_name,
@@ -178,6 +181,8 @@ class Reader:
     def _owner(self, said: Identity) -> Identity | None:
         """The one rank that ``said`` can mean, if it is one."""
         if said not in self._owners:
+            if len(self._owners) >= MAX_SPELLINGS:
+                return None
             near: Sequence[Identity] = self.identities
             if said.engine is not None:
                 near = [*self._by_engine.get(said.engine, ()), *self._by_engine.get(None, ())]

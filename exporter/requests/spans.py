@@ -180,6 +180,8 @@ def _json_span(span: Mapping[str, Any]) -> Found:
         return BadSpan(False, "span id or end time")
     if len(span_id) != SPAN_ID_BYTES:
         return BadSpan(False, "a span id is 8 bytes")
+    if not 0 <= end < 2**64:  # JSON has no limit, and a number of 400 digits is no float any more
+        return BadSpan(False, "span id or end time")
     return RequestSpan(span_id, end, attributes)
 
 

@@ -88,8 +88,8 @@ class Overrides(Access):
     @field_validator("gpu_bandwidth", mode="before")
     @classmethod
     def _bandwidth(cls, said: object) -> object:
-        if said is None:
-            return None
+        if not isinstance(said, str | int | float):
+            return said
         from exporter.requests.floor import gpu_bytes_per_second  # noqa: PLC0415  (45 GPUs that few name)
 
         told = gpu_bytes_per_second(str(said))

@@ -181,7 +181,7 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
     path = Path(named)
     try:
         said = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeError):
+    except (yaml.YAMLError, UnicodeError, RecursionError):
         raise ValueError(f"{path}: not YAML") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None

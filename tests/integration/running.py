@@ -43,6 +43,10 @@ class _Scraped:
         # No proxy stands between two ends on loopback.
         return httpx.get(self.url + path, headers={**CLASSIC, **headers}, timeout=20, trust_env=False)
 
+    def post(self, path: str, content: bytes, content_type: str) -> httpx.Response:
+        headers = {"Content-Type": content_type}
+        return httpx.post(self.url + path, content=content, headers=headers, timeout=20, trust_env=False)
+
     def scrape(self) -> Page:
         return Page.parse(self.get("/metrics").raise_for_status().text)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.engines import detect
-from exporter.engines.exposition import MAX_LINE_CHARS, MAX_SAMPLES, Dropped, read_page
+from exporter.engines import detect, exposition
+from exporter.engines.exposition import MAX_LABEL_CHARS, MAX_LINE_CHARS, MAX_SAMPLES, Dropped, read_page
 from exporter.engines.vllm import VOCABULARY
 
 from .pages import config_info, line, page
@@ -27,6 +27,7 @@ GOOD = line("vllm:num_requests_running", 3, model_name="m")
         ('vllm:kv_cache_usage_perc{model_name="m"} -0.5', Dropped.NEGATIVE),
         (GOOD, Dropped.DUPLICATE),
         (line("vllm:kv_cache_usage_perc", 1, model_name="m" * MAX_LINE_CHARS), Dropped.TOO_LONG),
+        (line("vllm:kv_cache_usage_perc", 1, model_name="m" * (MAX_LABEL_CHARS + 1)), Dropped.TOO_LONG),
     ],
 )
 def test_a_bad_line_costs_only_itself(bad: str, why: Dropped) -> None:
@@ -79,6 +80,24 @@ def test_label_values_with_everything_in_them() -> None:
     )
     assert [dict(s.labels) for s in got.get("num_requests_running")] == [{"model_name": 'a"b} c,d=\\'}]
     assert [s.value for s in got.get("num_requests_waiting")] == [4]
+
+
+def test_one_long_setting_costs_no_other() -> None:
+    """The info metric carries every setting: a long one among them must not take the block count away."""
+    info = config_info(num_gpu_blocks="300", odd="x" * (MAX_LABEL_CHARS + 1))
+    got = page(info)
+    assert [s.labels["num_gpu_blocks"] for s in got.get("cache_config_info")] == ["300"]
+    assert "odd" not in got.get("cache_config_info")[0].labels
+    assert not got.dropped
+
+
+def test_too_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser goes character by character, so lines of interest have a budget together."""
+    monkeypatch.setattr(exposition, "MAX_CHOSEN_CHARS", 2 * len(GOOD) + 10)
+    many = [line("vllm:num_requests_running", 1, model_name=str(n)) for n in range(4)]
+    got = page(*many)
+    assert [s.labels["model_name"] for s in got.get("num_requests_running")] == ["0", "1"]
+    assert got.dropped == {Dropped.TOO_MANY: 2}
 
 
 def test_too_many_series() -> None:

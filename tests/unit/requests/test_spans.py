@@ -122,6 +122,8 @@ def test_what_is_no_json_export_is_said_at_once(body: bytes) -> None:
     [
         ("spanId", 5), ("spanId", "zz"), ("spanId", None), ("endTimeUnixNano", "soon"),
         ("endTimeUnixNano", []), ("endTimeUnixNano", "9" * 5000),
+        # An integer to Python, but more than a float holds; and one before 1970.
+        ("endTimeUnixNano", "9" * 400), ("endTimeUnixNano", "-1"),
     ],
 )  # fmt: skip
 def test_a_json_span_with_nonsense_is_a_bad_span(path: str, value: object) -> None:

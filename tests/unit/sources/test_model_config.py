@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import huggingface_hub
@@ -227,6 +228,29 @@ def test_fifo_does_not_hang(tmp_path: Path) -> None:
     """Opening a FIFO without a writer blocks for ever unless asked not to."""
     os.mkfifo(tmp_path / "config.json")
     assert "not a regular file" in missing(find_model_config(tmp_path, None))
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/random", "/dev/null"])
+def test_devices_are_no_files(tmp_path: Path, device: str) -> None:
+    """Endless, or waiting for somebody: as a path, and behind a link with the right name."""
+    (tmp_path / "config.json").symlink_to(device)
+    for explicit in (tmp_path, tmp_path / "config.json", Path(device)):
+        assert "not a regular file" in missing(find_model_config(explicit, None))
+
+
+def test_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    """A sparse file of 1 GiB: refused by its size, after no more than the cap was read."""
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(2**30)
+    tracemalloc.start()
+    try:
+        found = find_model_config(tmp_path, None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, Unavailable)
+    assert found.reason is Reason.BAD_MODEL_CONFIG
+    assert peak < 4 * model_config.MAX_CONFIG_BYTES
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
