@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,18 +35,22 @@ EXPECTED = frozenset({Failure.NOT_FOUND, Failure.UNAUTHORIZED, Failure.OTHER_STA
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What one look at an engine's surroundings gave."""
+    """What one look at an engine's surroundings gave.
+
+    ``documents``: what its info endpoints answered, by path, JSON or Unavailable.
+    """
 
     engine: Facts
     command_line: Facts | None
     working_directory: Path | None
     hub_cache: Path | None
     complete: bool  # False where an endpoint failed in a way that may pass
+    documents: Mapping[str, object] = field(default_factory=dict)
 
 
 async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: str) -> Learned:
     """Ask the info endpoints, and /proc if the engine runs on this machine."""
-    documents: list[object] = []
+    documents: dict[str, object] = {}
     complete = True
     for group in ENDPOINTS.get(software, ()):
         for path in group:
@@ -56,17 +61,18 @@ async def learn(client: httpx.AsyncClient, settings: TargetSettings, software: s
             except FetchError as error:
                 complete = complete and error.reason in EXPECTED
                 continue
-            documents.append(parse_document(text))
+            documents[path] = parse_document(text)
             break
     parts = urlsplit(settings.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     flags = await in_thread(lambda: find_engine(parts.hostname or "", port))
     return Learned(
-        engine=read_documents(documents, software),
+        engine=read_documents(documents.values(), software),
         command_line=command_line_facts(flags) if flags else None,
         working_directory=flags.working_directory if flags else None,
         hub_cache=_hub_cache(flags) if flags else None,
         complete=complete,
+        documents=documents,
     )
 
 

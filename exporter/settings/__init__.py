@@ -14,6 +14,7 @@ from exporter.settings.commands import (
 )
 from exporter.settings.engine import Overrides, Target, TargetSettings, http_url, words_of
 from exporter.settings.loading import ENV_PREFIX, CommandSettings, flags, load
+from exporter.settings.recording import RecordSettings, ReplaySettings
 
 __all__ = [
     "COMMANDS",
@@ -23,6 +24,8 @@ __all__ = [
     "DemoSettings",
     "ExplainSettings",
     "Overrides",
+    "RecordSettings",
+    "ReplaySettings",
     "ServeSettings",
     "Target",
     "TargetSettings",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -144,6 +144,12 @@ class TargetSettings(Overrides):
     def label(self) -> str:
         """The ``target`` label."""
         return self.name or urlsplit(self.url).netloc
+
+    def with_common(self, common: BaseModel) -> Self:
+        """This one, with what it leaves open taken from the settings said for all targets."""
+        shared = set(type(self).model_fields) - {"url", "name", "route"}
+        own = self.model_dump(exclude_none=True, exclude_unset=True)
+        return type(self)(**{**common.model_dump(include=shared), **own})
 
 
 def _target(value: object) -> object:

@@ -15,7 +15,9 @@ import uvicorn
 import yaml
 
 from alerts.rules import groups
-from exporter.demo import engine_app, load
+from exporter.demo import load
+from exporter.recording import engine_app
+from exporter.recording.replay import write_model
 from tests.integration.running import Program
 from tests.rig.waiting import wait_for
 
@@ -77,7 +79,7 @@ def test_usage_alert_goes_from_pending_to_the_page_and_resolves(tmp_path: Path) 
         needs(program)
     with recorded_engine() as engine, Inbox() as inbox:
         settings = Program.targets({"vllm-a": engine.url}, tmp_path)
-        config = ["--model-config", str(RECORDING.config_path)]
+        config = ["--model-config", str(write_model(RECORDING, tmp_path / "model"))]
         with (
             alertmanager(inbox, tmp_path) as manager,
             Program(tmp_path / "exporter.log", *settings, *config, unstretched=True) as exporter,
