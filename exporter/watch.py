@@ -70,11 +70,7 @@ class TargetWatch:
     """One target's poll loop."""
 
     def __init__(self, settings: ServeSettings, index: int, clock: Callable[[], float]) -> None:
-        target = settings.target[index]
-        # A target's own word goes before what is said for all of them.
-        common = settings.model_dump(include=set(type(target).model_fields) - {"url", "name", "route"})
-        own = target.model_dump(exclude_none=True, exclude_unset=True)
-        self.target = type(target)(**{**common, **own})
+        self.target = settings.target[index].with_common(settings)
         self.settings = settings
         self.clock = clock
         self.state = TargetState(self.target, settings.context, settings.poll_interval)

@@ -11,7 +11,8 @@ from typing import Final
 
 import uvicorn
 
-from exporter.demo import Recording, engine_app, load
+from exporter.demo import load
+from exporter.recording import Recording, engine_app
 
 RECORDING: Final = load("vllm")
 LAST_S: Final = RECORDING.frames[-1].at_seconds

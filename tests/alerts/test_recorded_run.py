@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from alerts.rules import groups
+from exporter.recording.replay import write_model
 from tests.integration.running import Program
 from tests.rig.waiting import wait_for
 
@@ -134,7 +135,7 @@ def test_prometheus_fires_when_the_recording_implies(tmp_path: Path) -> None:
     with recorded_engine(tape) as url:
         tape.wind(SINCE_S)
         settings = [*Program.targets({"vllm-a": url}, tmp_path), "--poll-interval", f"{POLL_S:g}"]
-        config = ["--model-config", str(RECORDING.config_path)]
+        config = ["--model-config", str(write_model(RECORDING, tmp_path / "model"))]
         with (
             Program(tmp_path / "exporter.log", *settings, *config, unstretched=True) as exporter,
             Prometheus(rules, tmp_path, [exporter.listen]) as prometheus,

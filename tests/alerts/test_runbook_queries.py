@@ -14,6 +14,7 @@ import yaml
 
 from alerts.rules import HERE, groups, thresholds
 from exporter.demo import load
+from exporter.recording.replay import write_model
 from tests.integration.running import Program
 
 from .promtool import needs
@@ -83,11 +84,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             yaml.safe_dump(
                 {
                     "target": [
-                        {"name": "vllm", "url": vllm, "model_config_path": str(RECORDING.config_path)},
+                        {
+                            "name": "vllm",
+                            "url": vllm,
+                            "model_config_path": str(write_model(RECORDING, folder / "vllm-model")),
+                        },
                         {
                             "name": "sglang",
                             "url": sglang,
-                            "model_config_path": str(SGLANG.config_path),
+                            "model_config_path": str(write_model(SGLANG, folder / "sglang-model")),
                             "request_log": str(log.parent),
                             "prefix_hit_objectives": {"shared": 0.5},
                         },
@@ -111,7 +116,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             # A poll that began since, two scrapes of it, and an evaluation of those.
             polled = exporter.wait_for_polls("vllm", 2).value("kvcache_exporter_fetches_total", target="vllm")
             seen = f'kvcache_exporter_fetches_total{{target="vllm"}} offset 2s >= {polled}'
-            watching.wait_for(lambda seen=seen: bool(watching.query(seen)), f"the tapes at {stop} s")
+            watching.wait_query(seen, f"the tapes at {stop} s")
         yield watching
 
 

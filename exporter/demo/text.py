@@ -1,52 +1,10 @@
-"""Starting both recorded engines inside the exporter's own event loop."""
+"""What the demo says in the terminal."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from exporter import catalogue
-from exporter.demo.engine import engine_app
-from exporter.demo.recording import NAMES, load
-from exporter.server import GuestServer, guest, listen
-
-
-class DemoTarget(NamedTuple):
-    """One replayed engine: the target's name, its base URL, and its model's ``config.json``."""
-
-    name: str
-    url: str
-    config_path: Path
-
-
-@asynccontextmanager
-async def demo_targets(clock: Callable[[], float] = time.monotonic) -> AsyncIterator[list[DemoTarget]]:
-    """Serve the recorded engines on 127.0.0.1 while the block runs; yields where they are.
-
-    They run as tasks of the current event loop and stop within about a second
-    of leaving the block.
-    """
-    targets: list[DemoTarget] = []
-    running: list[tuple[GuestServer, asyncio.Task[None]]] = []
-    try:
-        for name in NAMES:
-            recording = load(name)
-            server = guest(engine_app(recording, clock))
-            sock = listen("127.0.0.1", 0)
-            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-            task = asyncio.create_task(server.serve(sockets=[sock]), name=f"demo-{name}")
-            running.append((server, task))
-            targets.append(DemoTarget(f"demo-{name}", url, recording.config_path))
-        yield targets
-    finally:
-        for server, _ in running:
-            server.should_exit = True
-        await asyncio.gather(*(task for _, task in running))
-
 
 # Series to point at, and what to see in them.  The figures follow from the recorded model (4 layers, 2 KV
 # heads of 32, bf16) and pools (300 blocks of 32 tokens, one of them reserved; 3,072 tokens).
