@@ -148,6 +148,16 @@ def test_config_from_a_secret(chart: helm.Chart) -> None:
     assert config["secret"]["secretName"] == "engines"
 
 
+def test_an_exporter_for_probes_alone(chart: helm.Chart) -> None:
+    """Without targets of its own, which must be said: the default would be an engine on 127.0.0.1."""
+    allow = {"probe_allow": ["*.llm.svc:8000"]}
+    objects = rendered(chart, {"standalone": {"enabled": True, "config": {"target": [], **allow}}})
+    config = yaml.safe_load(by_kind(objects, "ConfigMap")["data"]["config.yaml"])
+    assert config == {"target": [], **allow}
+    with pytest.raises(helm.HelmRenderError, match="without engines"):
+        rendered(chart, {"standalone": {"enabled": True, "config": allow}})
+
+
 def test_service_monitor_and_policy_select_the_pod(chart: helm.Chart) -> None:
     """Three selectors, one set of labels; and a port name that the container has."""
     objects = rendered(chart, EVERYTHING)
