@@ -93,6 +93,10 @@ golden: $(DEV) ## write the expected pages anew; read the diff before committing
 docs: $(RUN) ## write the generated parts of the README anew
 	@$(BIN)/python -m exporter.docs README.md
 
+.PHONY: boards
+boards: $(DEV) ## write the Grafana boards anew
+	@$(BIN)/python -m grafana.build
+
 .PHONY: clean
 clean: ## remove the environment, caches and builds; .cache (engines) stays, it took long to build
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build *.egg-info
