@@ -36,7 +36,7 @@ def _config_maps() -> dict[str, Any]:
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "configMapGenerator": [{"name": uid, "files": [f"dashboards/{uid}.json"]} for uid in BOARDS],
+        "configMapGenerator": [{"name": uid, "files": [f"{uid}.json"]} for uid in BOARDS],
         "generatorOptions": {"disableNameSuffixHash": True, "labels": {"grafana_dashboard": "1"}},
     }
 
@@ -63,7 +63,7 @@ def files() -> dict[Path, str]:
     operator = HERE / "provisioning" / "operator"
     return {
         **{FOLDER / f"{uid}.json": text_of(uid) for uid in BOARDS},
-        HERE / "kustomization.yaml": _yaml(_config_maps()),
+        FOLDER / "kustomization.yaml": _yaml(_config_maps()),
         operator / "dashboards.yaml": _yaml(*_operator_objects()),
     }
 
