@@ -102,7 +102,10 @@ def main() -> None:
     tenth = quick(__doc__)
     targets: Sequence[int] = TARGETS[:2] if tenth else TARGETS
     with served(ENGINES["vllm"]) as url:
-        found = {many: measure(url, many, 6 if tenth else 24) for many in targets}
+        found: dict[int, dict[str, float]] = {}
+        for many in targets:
+            found[many] = measure(url, many, 6 if tenth else 24)
+            print(f"{many} targets measured", flush=True)
     rows: list[list[object]] = [["targets", *next(iter(found.values()))]]
     rows += [[str(many), *figures.values()] for many, figures in found.items()]
     show(rows)
