@@ -24,7 +24,7 @@ from tests.bench._common import ENGINES, quick, show, tell
 from tests.bench.memory import free_port, memory_mib
 from tests.bench.poll import served
 
-TARGETS = (1, 50, 200, 500)
+TARGETS = (1, 50, 200)
 PATIENCE_S = 180
 UP = re.compile(r"^kvcache_engine_up\{.*\} 1\.0$", re.MULTILINE)
 VALUE = r"^kvcache_exporter_{name}\{{.*\}} (\S+)$"
