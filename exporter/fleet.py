@@ -14,6 +14,11 @@ from exporter.settings import ServeSettings
 from exporter.target import TargetState
 from exporter.watch import TargetWatch
 
+# First polls of several targets are spread over an interval, and so are those that follow; at least
+# this far apart (seconds), as a first poll takes some 20 ms of CPU: hundreds of them at once would all
+# wait for each other until their time is over.
+LEAST_APART_S = 0.02
+
 
 class Watch:
     """All targets of one process, each in tasks of its own."""
@@ -88,11 +93,14 @@ class Watch:
 
     def _start(self, watcher: TargetWatch) -> None:
         if self._group is not None and watcher not in self._tasks:
+            apart = max(self.settings.poll_interval / len(self.watchers), LEAST_APART_S)
+            delay = apart * self.watchers.index(watcher)
             self._tasks[watcher] = self._group.create_task(
-                self._run(watcher), name=f"target {watcher.state.name}"
+                self._run(watcher, delay), name=f"target {watcher.state.name}"
             )
 
-    async def _run(self, watcher: TargetWatch) -> None:
+    async def _run(self, watcher: TargetWatch, delay: float) -> None:
+        await asyncio.sleep(delay)
         async with asyncio.TaskGroup() as group:
             group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
             if (follower := self._request_log(watcher)) is not None:

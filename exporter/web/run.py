@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import signal
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ async def serve(
         server = guest(Secured(inner, web_config), web_config.context)
 
     def stop() -> None:
+        # A scrape that is cut off now is no error, and needs no traceback.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
