@@ -152,6 +152,10 @@ sbom: $(DEV) ## what the image will hold, installed as the image does it: dist/k
 		-o dist/kvcache-exporter.cdx.json build/image/app/bin/python
 	echo dist/kvcache-exporter.cdx.json
 
+.PHONY: boards
+boards: $(DEV) ## write the Grafana boards anew
+	@$(BIN)/python -m grafana.build
+
 .PHONY: clean
 clean: ## remove the environment, caches and builds; .cache (engines) stays, it took long to build
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build *.egg-info

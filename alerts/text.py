@@ -46,7 +46,8 @@ def limit(alert: str, threshold: float, unit: str, *, override: bool) -> str:
     if not override:
         return default
     selector = ",".join(f"{label}=%q" for label in POD)
-    values = " ".join(f"$labels.{label}" for label in POD)
+    # A label that is not there is an empty text in Prometheus, in an old vmalert (1.79) it is nil.
+    values = " ".join(f'(or $labels.{label} "")' for label in POD)
     query = f"printf \"max({OVERRIDE}{{alert='{alert}',{selector}}})\" {values} | query"
     return (
         f"{{{{ with {query} }}}}{{{{ . | first | value | {_AS[unit]} }}}}{{{{ else }}}}{default}{{{{ end }}}}"

@@ -1,4 +1,4 @@
-"""``kvcache-exporter serve | demo | explain | check | plan``."""
+"""``kvcache-exporter serve | demo | explain | check | record | replay | plan``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from exporter.settings import (
     CommandSettings,
     DemoSettings,
     ExplainSettings,
+    RecordSettings,
+    ReplaySettings,
     ServeSettings,
-    Target,
     flags,
     load,
     problems,
@@ -33,6 +34,8 @@ commands:
   demo     the same, against a recorded run of both engines, no network needed
   explain  one readout: every step of the arithmetic, its inputs and their sources
   check    an engine examined: what it tells, what is missing, which flags would help
+  record   save what an engine says over some time, redacted, to send to somebody
+  replay   the exporter against such a recording
   plan     before deploying: what a model's cache takes, and how many sequences fit
   version  print the version
 
@@ -56,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "demo": _demo,
         "explain": _explain,
         "check": _check,
+        "record": _record,
+        "replay": _replay,
         "plan": _plan,
     }
     if command not in commands:
@@ -111,8 +116,8 @@ def _serve(words: Sequence[str]) -> int:
 def _run(settings: ServeSettings, words: Sequence[str]) -> int:
     # The web stack is only needed here, and explain and plan should start quickly.
     from exporter import web  # noqa: PLC0415
+    from exporter.fleet import Watch  # noqa: PLC0415
     from exporter.log import log  # noqa: PLC0415
-    from exporter.watch import Watch  # noqa: PLC0415
     from exporter.web.secured import WebConfig  # noqa: PLC0415
 
     file = settings.web_config_file
@@ -134,38 +139,36 @@ def _run(settings: ServeSettings, words: Sequence[str]) -> int:
 
 
 def _demo(words: Sequence[str]) -> int:
-    from exporter import web  # noqa: PLC0415
-    from exporter.demo import demo_targets, what_to_look_at  # noqa: PLC0415
-    from exporter.log import configure, log  # noqa: PLC0415
-    from exporter.settings import TargetSettings  # noqa: PLC0415
-    from exporter.watch import Watch  # noqa: PLC0415
+    from exporter.demo import NAMES, what_to_look_at  # noqa: PLC0415
+    from exporter.demo import load as load_demo  # noqa: PLC0415
+    from exporter.log import configure  # noqa: PLC0415
+    from exporter.recording.command import Play, play  # noqa: PLC0415
 
     settings: DemoSettings = load(DemoSettings, words)
     configure(settings.log_level, settings.log_format)
+    return play(
+        {f"demo-{name}": load_demo(name) for name in NAMES},
+        Play(settings.listen_address, settings.poll_interval, settings.context),
+        lambda _: what_to_look_at(f"http://{settings.listen_address}"),
+    )
 
-    async def run() -> None:
-        async with demo_targets() as engines:
-            targets: list[Target] = [
-                TargetSettings(url=engine.url, name=engine.name, model_config_path=engine.config_path)
-                for engine in engines
-            ]
-            serving = ServeSettings(
-                target=targets,
-                listen_address=settings.listen_address,
-                poll_interval=settings.poll_interval,
-                context=settings.context,
-                hub=False,
-            )
-            print(what_to_look_at(f"http://{settings.listen_address}"), flush=True)
-            await web.serve(Watch(serving), settings.listen_address)
 
-    try:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(run())
-    except OSError as error:
-        log.error("cannot serve", listen=settings.listen_address, detail=str(error))
-        return 1
-    return 0
+def _record(words: Sequence[str]) -> int:
+    from exporter.log import configure  # noqa: PLC0415
+    from exporter.recording.command import record  # noqa: PLC0415
+
+    settings: RecordSettings = load(RecordSettings, words)
+    configure(settings.log_level, settings.log_format)
+    return record(settings)
+
+
+def _replay(words: Sequence[str]) -> int:
+    from exporter.log import configure  # noqa: PLC0415
+    from exporter.recording.command import replay  # noqa: PLC0415
+
+    settings: ReplaySettings = load(ReplaySettings, words)
+    configure(settings.log_level, settings.log_format)
+    return replay(settings)
 
 
 def _explain(words: Sequence[str]) -> int:

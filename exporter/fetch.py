@@ -9,6 +9,7 @@ import zlib
 from enum import StrEnum
 from functools import cache
 from ipaddress import ip_address
+from typing import NamedTuple
 
 import httpx
 
@@ -95,12 +96,24 @@ def _trusted_roots(trust_env: bool) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=trust_env)
 
 
+class Answer(NamedTuple):
+    """A body as text, and the ``Content-Type`` that it came with."""
+
+    text: str
+    content_type: str
+
+
 async def get_text(client: httpx.AsyncClient, url: str, *, timeout: float, max_bytes: int) -> str:  # noqa: ASYNC109
-    """The body of ``url`` as text.  ``timeout`` is for the whole exchange, so a
+    """The body of ``url`` as text; see :func:`get`."""
+    return (await get(client, url, timeout=timeout, max_bytes=max_bytes)).text
+
+
+async def get(client: httpx.AsyncClient, url: str, *, timeout: float, max_bytes: int) -> Answer:  # noqa: ASYNC109
+    """What ``url`` answers.  ``timeout`` is for the whole exchange, so a
     server that drips bytes cannot hold a poll.  Raises :class:`FetchError`."""
     try:
         async with asyncio.timeout(timeout):
-            body = await _body(client, url, timeout, max_bytes)
+            body, content_type = await _body(client, url, timeout, max_bytes)
     except TimeoutError:
         raise FetchError(Failure.TIMEOUT, f"no complete answer in {timeout:g} s") from None
     except httpx.TimeoutException:
@@ -109,10 +122,10 @@ async def get_text(client: httpx.AsyncClient, url: str, *, timeout: float, max_b
         raise FetchError(Failure.TRUNCATED, str(error)) from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise FetchError(_why(error), str(error) or type(error).__name__) from None
-    return body.decode("utf-8", errors="replace")
+    return Answer(body.decode("utf-8", errors="replace"), content_type)
 
 
-async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: int) -> bytes:  # noqa: ASYNC109
+async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: int) -> tuple[bytes, str]:  # noqa: ASYNC109
     # The TCP and the TLS handshake must end by their own time limits, before the one around
     # them does: httpcore 1.x leaves the socket open when a TLS handshake is cancelled.
     limits = httpx.Timeout(timeout, connect=timeout * HANDSHAKE_SHARE)
@@ -138,7 +151,7 @@ async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: 
                 raise FetchError(Failure.ENCODING, "more follows the end of the compressed body")
         if inflate and not inflate.eof:
             raise FetchError(Failure.TRUNCATED, "the compressed body ends early")
-        return bytes(body)
+        return bytes(body), response.headers.get("content-type", "")
 
 
 def _check_status(response: httpx.Response) -> None:

@@ -26,7 +26,8 @@ def page(states: Sequence[TargetState]) -> str:
         "<p>What the engine's usage ratio is a ratio of: bytes, tokens, sequences.</p>"
         "<p><a href=metrics>metrics</a> &middot; <a href=explain>explain</a>: every figure, how it came "
         "about, what is missing and why (<a href='explain?output=json'>json</a>) &middot; "
-        "<a href='-/healthy'>healthy</a> &middot; <a href='-/ready'>ready</a></p>"
+        "<a href='-/healthy'>healthy</a> &middot; <a href='-/ready'>ready</a> &middot; "
+        "<a href='-/config'>settings</a> &middot; <a href=sd>service discovery</a></p>"
         + "".join(_target(state) for state in states)
         + "</html>"
     )

@@ -42,9 +42,9 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
         logger_factory=lambda *_: _Stderr(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    # The web server's access log would be a line per scrape.
+    # The web server's access log would be a line per scrape, its warnings one per request that is none.
     for noisy in ("uvicorn", "uvicorn.access", "uvicorn.error", "httpx", "httpcore", "huggingface_hub"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(logging.ERROR if noisy.startswith("uvicorn") else logging.WARNING)
 
 
 def _one_line(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,7 +35,10 @@ EXPECTED = frozenset({Failure.NOT_FOUND, Failure.UNAUTHORIZED, Failure.OTHER_STA
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What one look at an engine's surroundings gave."""
+    """What one look at an engine's surroundings gave.
+
+    ``documents``: what its info endpoints answered, by path, JSON or Unavailable.
+    """
 
     engine: Facts
     command_line: Facts | None
@@ -43,6 +46,7 @@ class Learned:
     hub_cache: Path | None
     complete: bool  # False where an endpoint failed in a way that may pass
     locked: bool = False  # True where an endpoint asked for a key
+    documents: Mapping[str, object] = field(default_factory=dict)
 
 
 async def learn(
@@ -57,7 +61,7 @@ async def learn(
     ``time_for``: seconds that a request may take of the most that it should; ``address``: where the
     engine is, if its name was resolved before and must not be again.
     """
-    documents: list[object] = []
+    documents: dict[str, object] = {}
     complete, locked = True, False
     for group in ENDPOINTS.get(software, ()):
         for path in group:
@@ -72,16 +76,17 @@ async def learn(
                 complete = complete and error.reason in EXPECTED
                 locked = locked or error.reason is Failure.UNAUTHORIZED
                 continue
-            documents.append(parse_document(text))
+            documents[path] = parse_document(text)
             break
     flags = await in_thread(lambda: _flags(settings, address))
     return Learned(
-        engine=read_documents(documents, software),
+        engine=read_documents(documents.values(), software),
         command_line=command_line_facts(flags) if flags else None,
         working_directory=flags.working_directory if flags else None,
         hub_cache=_hub_cache(flags) if flags else None,
         complete=complete,
         locked=locked,
+        documents=documents,
     )
 
 
@@ -89,9 +94,8 @@ def _flags(settings: TargetSettings, address: str) -> EngineFlags | None:
     if settings.socket_path is not None:
         return find_engine_at(settings.socket_path)
     parts = urlsplit(settings.url)
-    return find_engine(
-        address or parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    )
+    host = address or parts.hostname or ""
+    return find_engine(host, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def command_line_facts(flags: EngineFlags) -> Facts:

@@ -15,24 +15,29 @@ from prometheus_client.registry import CollectorRegistry
 from exporter import explain
 from exporter.access import engine_client
 from exporter.collect import EngineCollector
+from exporter.derive.inputs import NO_WEIGHTS, Model
 from exporter.engines.info import parse_document, read_documents
 from exporter.fetch import Failure, FetchError
-from exporter.kvmath.known import Unavailable
+from exporter.kvmath.known import Reason, Unavailable
+from exporter.kvmath.model import read_model
 from exporter.lookup import load_model
 from exporter.settings import CommandSettings, ExplainSettings, ServeSettings, TargetSettings
 from exporter.target import TargetState
 
 if TYPE_CHECKING:
-    from exporter.watch import Watch
+    from exporter.fleet import Watch
 
 MAX_FILE_BYTES = 64 * 2**20
 
 
 def explain_once(settings: ExplainSettings) -> int:
     """Print the readout; 1 where there is none."""
-    if bool(settings.target) == bool(settings.metrics):
-        raise ValueError("give one of --target URL and --metrics FILE")
-    states = asyncio.run(_from_engines(settings)) if settings.target else [_from_files(settings)]
+    if sum(map(bool, (settings.target, settings.metrics, settings.recording))) != 1:
+        raise ValueError("give one of --target URL, --metrics FILE and --recording FILE")
+    if settings.target:
+        states = asyncio.run(_from_engines(settings))
+    else:
+        states = [_from_recording(settings) if settings.recording else _from_files(settings)]
     if settings.output == "json":
         told = [explain.as_dict(state) for state in states]
         print(json.dumps(told if len(told) > 1 else told[0], indent=1))
@@ -58,7 +63,7 @@ async def _from_engines(settings: ExplainSettings) -> list[TargetState]:
 
 def watch_of(settings: CommandSettings, targets: Sequence[TargetSettings]) -> Watch:
     """What ``serve`` would watch with these settings."""
-    from exporter.watch import Watch  # noqa: PLC0415
+    from exporter.fleet import Watch  # noqa: PLC0415
 
     ours = set(type(settings).model_fields)
     shared = ours & set(ServeSettings.model_fields) - {"target", "config_file"}
@@ -87,6 +92,39 @@ def _from_files(settings: ExplainSettings) -> TargetState:
         state.learn(engine, None)
         state.model = load_model(settings.model_config_path, engine.model, allow_hub=False)
         state.accept(reading, float(at))
+    return state
+
+
+def _from_recording(settings: ExplainSettings) -> TargetState:
+    """The page of the moment asked for, and the one before it, as a poll would have left them."""
+    from exporter.recording.reader import read  # noqa: PLC0415
+
+    assert settings.recording is not None  # noqa: S101
+    recording = read(settings.recording)
+    header = recording.header
+    own = settings.model_dump(include=set(TargetSettings.model_fields) - {"url", "name"}, exclude_unset=True)
+    target = header.target("http://recording", settings.recording.name, **own)
+    state = TargetState(target, settings.context, 1.0)
+    until = recording.index_at(settings.at) if settings.at is not None else len(recording.frames) - 1
+    state.learn(read_documents(header.endpoints.values(), header.software), header.command_line)
+    if settings.model_config_path is not None:
+        state.model = load_model(settings.model_config_path, None, allow_hub=False)
+    elif header.config is not None:
+        weights = NO_WEIGHTS if header.weights_bytes is None else header.weights_bytes
+        shape = read_model(header.config)
+        state.model = Model(shape, header.config_source, str(settings.recording), weights)
+    else:
+        state.model = Model(Unavailable(Reason.MODEL_CONFIG, "none was found when it was recorded"))
+    for frame in recording.frames[max(0, until - 1) : until + 1]:
+        state.fetches += 1
+        if frame.failure:
+            state.fail(Failure(frame.failure) if frame.failure in set(Failure) else Failure.INTERNAL)
+            continue
+        try:
+            state.accept(state.read(frame.page_text), frame.at_seconds)
+        except FetchError as error:
+            state.fail(error.reason)
+            print(f"{settings.recording}: at {frame.at_seconds:g} s: {error}", file=sys.stderr)
     return state
 
 

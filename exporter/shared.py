@@ -15,8 +15,8 @@ class Shared(Generic[T]):
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[T]] = {}
 
-    def __len__(self) -> int:
-        return len(self._running)
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._running
 
     def join(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """The running task of ``key``, or a new one.

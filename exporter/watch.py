@@ -1,11 +1,11 @@
-"""Polls the engines: fetch, read, learn, publish; staleness and back-off."""
+"""Polls one engine: fetch, read, learn, publish; staleness and back-off."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -20,11 +20,8 @@ from exporter.fetch import Failure, FetchError, check_end, get_text
 from exporter.kvmath.known import Reason, Unavailable, known
 from exporter.log import log
 from exporter.lookup import Learned, learn, load_model
-from exporter.requests.forward import Forwarder
-from exporter.requests.intake import Intake
 from exporter.requests.probe import Engine, Probe
-from exporter.requests.sglang_log import RequestLog
-from exporter.requests.sink import RecordSink, Seen
+from exporter.requests.sink import RecordSink
 from exporter.settings import ServeSettings, TargetSettings
 from exporter.target import Reading, TargetState
 
@@ -63,118 +60,17 @@ PROCESS_WIDE = frozenset(
 FOLLOWED = frozenset({"timeout", "max_page_bytes", "hub"})
 
 
-def _ways(settings: ServeSettings) -> dict[str, object]:
+def ways(settings: ServeSettings) -> dict[str, object]:
     """What is said for all targets about how to watch them, beside what each target's own settings hold."""
     theirs = set(TargetSettings.model_fields) | {"target"}
     return settings.model_dump(exclude=theirs | PROCESS_WIDE | FOLLOWED)
-
-
-class Watch:
-    """All targets of one process, each in tasks of its own."""
-
-    def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self.settings = settings
-        self.watchers: list[TargetWatch] = []
-        self._seen = Seen()
-        self._sinks: dict[str, RecordSink] = {}
-        self._group: asyncio.TaskGroup | None = None
-        self._tasks: dict[TargetWatch, asyncio.Task[None]] = {}
-        self.intake = Intake(self._sinks, settings.traces_from)
-        self.forwarder = Forwarder(settings.forward_traces) if settings.forward_traces else None
-        self.apply(settings)
-
-    @property
-    def states(self) -> Sequence[TargetState]:
-        return [watcher.state for watcher in self.watchers]
-
-    def apply(self, settings: ServeSettings) -> None:
-        """Go over to these settings.  A target for which they say what they said before goes on with
-        all it has counted; any other begins anew."""
-        before = {watcher.state.name: watcher for watcher in self.watchers}
-        self.watchers = []
-        for n in range(len(settings.target)):
-            fresh = TargetWatch(settings, n, self.clock)
-            old = before.get(fresh.state.name)
-            if old is not None and old.goes_on_as(fresh):
-                del before[fresh.state.name]
-                old.settings = settings
-                self.watchers.append(old)
-            else:
-                self._equip(fresh)
-                self.watchers.append(fresh)
-        for gone in before.values():
-            if self._sinks.get(gone.state.name) is gone.state.records:
-                del self._sinks[gone.state.name]
-            if (task := self._tasks.pop(gone, None)) is not None:
-                task.cancel()
-        self.settings = settings
-        self.intake.peers = settings.traces_from
-        for watcher in self.watchers:
-            self._start(watcher)
-
-    def _equip(self, watcher: TargetWatch) -> None:
-        """Give a new target what it needs to count finished requests."""
-        settings = watcher.settings
-        watcher.state.price_per_hour = settings.price_per_hour
-        self._sinks[watcher.state.name] = sink = RecordSink(
-            watcher.state.name,
-            settings.context,
-            routes=settings.route,
-            route=watcher.target.route,
-            seen=self._seen,
-            clock=self.clock,
-        )
-        watcher.state.records = sink
-        watcher.probe = watcher.probe_by(sink)
-
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                if self.forwarder is not None:
-                    self._group.create_task(self.forwarder.run(), name="forward traces")
-                for watcher in self.watchers:
-                    self._start(watcher)
-                await asyncio.Event().wait()  # without any target, too: there may be some after a reload
-        finally:
-            self._group = None
-
-    def _start(self, watcher: TargetWatch) -> None:
-        if self._group is not None and watcher not in self._tasks:
-            self._tasks[watcher] = self._group.create_task(
-                self._run(watcher), name=f"target {watcher.state.name}"
-            )
-
-    async def _run(self, watcher: TargetWatch) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(watcher.run(), name=f"watch {watcher.state.name}")
-            if (follower := self._request_log(watcher)) is not None:
-                group.create_task(follower.run(), name=f"request log {watcher.state.name}")
-            if watcher.probe is not None:
-                group.create_task(watcher.run_probe(watcher.probe), name=f"probe {watcher.state.name}")
-
-    def _request_log(self, watcher: TargetWatch) -> RequestLog | None:
-        directory, sink = watcher.target.request_log, watcher.state.records
-        if directory is None or sink is None:
-            return None
-        return RequestLog(
-            directory,
-            sink,
-            route=bool(watcher.settings.route),
-            state_directory=self.settings.state_directory,
-        )
 
 
 class TargetWatch:
     """One target's poll loop."""
 
     def __init__(self, settings: ServeSettings, index: int, clock: Callable[[], float]) -> None:
-        target = settings.target[index]
-        # A target's own word goes before what is said for all of them.
-        common = settings.model_dump(include=set(type(target).model_fields) - {"url", "name", "route"})
-        own = target.model_dump(exclude_none=True, exclude_unset=True)
-        self.target = type(target)(**{**common, **own})
+        self.target = settings.target[index].with_common(settings)
         self.settings = settings
         self.clock = clock
         self.state = TargetState(self.target, settings.context, settings.poll_interval)
@@ -192,7 +88,7 @@ class TargetWatch:
 
     def goes_on_as(self, other: TargetWatch) -> bool:
         """Whether ``other`` would watch the same engine in the same way, so that this one can go on."""
-        return self.target == other.target and _ways(self.settings) == _ways(other.settings)
+        return self.target == other.target and ways(self.settings) == ways(other.settings)
 
     def probe_by(self, sink: RecordSink) -> Probe | None:
         """The probe of this target, where probes are wanted."""

@@ -7,7 +7,8 @@ import time
 
 import uvicorn
 
-from exporter.demo import engine_app, load
+from exporter.demo import load
+from exporter.recording import engine_app
 
 
 def main() -> None:

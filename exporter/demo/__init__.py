@@ -4,16 +4,7 @@ Nothing here invents a number: every page is one that vLLM 0.32.0 or SGLang
 0.5.23 served while it ran out of KV cache (see ``data/README.md``).
 """
 
-from exporter.demo.engine import engine_app
-from exporter.demo.recording import Frame, Recording, load
-from exporter.demo.serve import DemoTarget, demo_targets, what_to_look_at
+from exporter.demo.recording import NAMES, load
+from exporter.demo.text import what_to_look_at
 
-__all__ = [
-    "DemoTarget",
-    "Frame",
-    "Recording",
-    "demo_targets",
-    "engine_app",
-    "load",
-    "what_to_look_at",
-]
+__all__ = ["NAMES", "load", "what_to_look_at"]

@@ -14,7 +14,7 @@ from exporter.fetch import Failure, FetchError
 from exporter.kvmath.known import known
 from exporter.probing.address import addresses_of, pin
 from exporter.probing.allow import AllowList, Goal, RefusedTargetError, goal
-from exporter.settings import ServeSettings, TargetSettings
+from exporter.settings import Overrides, ServeSettings, TargetSettings
 from exporter.shared import Shared
 from exporter.target import TargetState
 from exporter.watch import TargetWatch
@@ -113,10 +113,11 @@ class Prober:
         if seconds is not None:
             limit = min(limit, max(LEAST_S, seconds - settings.probe_timeout_offset))
         key = aim.url, module or ""
+        # One that runs may have more time than this scraper gives; a new one keeps to the limit itself.
+        patience = limit if key in self._running else None
         task = self._running.join(key, lambda: self._fetch(aim, module or "", allowed, limit))
         try:
-            # A slower scraper may have started it, with more time than this one has.
-            async with asyncio.timeout(limit + settings.probe_timeout_offset / 2):
+            async with asyncio.timeout(patience):
                 return await asyncio.shield(task)
         except TimeoutError:
             raise ProbeError(Outcome.TIMEOUT, f"no result in {limit:g} s") from None
@@ -130,7 +131,7 @@ class Prober:
             watch = self._watch(aim, module)
             state = watch.state
             try:
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(max(0.0, until - self._clock())):
                     found = await addresses_of(aim)
                 steps.append(f"resolved to {', '.join(map(str, found))}")
                 address, pattern = allowed.take(aim, found)
@@ -164,7 +165,9 @@ class Prober:
         entry = self._known.get(key)
         told = settings.modules[module].said() if module in settings.modules else {}
         target = TargetSettings(**{**told, "url": aim.url})
-        fresh = TargetWatch(settings.model_copy(update={"target": [target]}), 0, self._clock)
+        # What is said at the top about all engines (tokens among it) is about those that are configured.
+        said = settings.model_copy(update={**dict(Overrides()), "target": [target]})
+        fresh = TargetWatch(said, 0, self._clock)
         if entry is None or not entry.watch.goes_on_as(fresh):  # a module may have changed
             entry = self._known[key] = _Known(fresh, now)
         entry.used = now

@@ -22,6 +22,7 @@ from exporter.settings.engine import (
     words_of,
 )
 from exporter.settings.loading import ENV_PREFIX, CommandSettings, field_name, flags, load, origins, problems
+from exporter.settings.recording import RecordSettings, ReplaySettings
 
 __all__ = [
     "COMMANDS",
@@ -33,6 +34,8 @@ __all__ = [
     "ExplainSettings",
     "ModuleSettings",
     "Overrides",
+    "RecordSettings",
+    "ReplaySettings",
     "ServeSettings",
     "Target",
     "TargetSettings",

@@ -24,16 +24,11 @@ DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
 DEFAULT_TARGET = "http://127.0.0.1:8000"
 
 
-class _Settings(Overrides, CommandSettings):
+class BaseCommand(Overrides, CommandSettings):
     """Fields common to the commands that look at an engine."""
 
     model_config = CommandSettings.model_config  # both bases have one
 
-    context: Tiers = Field(
-        default=list(DEFAULT_CONTEXTS),
-        max_length=20,
-        description="context tiers in tokens; those above max_model_len are left out, and that one is added",
-    )
     hub: bool = Field(
         default=True, description="look the model's config.json up on the hub if it is nowhere local"
     )
@@ -41,6 +36,16 @@ class _Settings(Overrides, CommandSettings):
         default="info", description="debug, info, warning or error"
     )
     log_format: Literal["console", "json"] = Field(default="console", description="console or json")
+
+
+class _Settings(BaseCommand):
+    """Fields common to those that derive figures."""
+
+    context: Tiers = Field(
+        default=list(DEFAULT_CONTEXTS),
+        max_length=20,
+        description="context tiers in tokens; those above max_model_len are left out, and that one is added",
+    )
 
 
 class ServeSettings(_Settings):
@@ -138,6 +143,12 @@ class ExplainSettings(_Settings):
 
     target: Targets = Field(default_factory=list, max_length=500, description="engine URL; repeatable")
     metrics: Path | None = Field(default=None, description="a saved /metrics page, instead of a target")
+    recording: Path | None = Field(
+        default=None, description="a file that `record` wrote, instead of a target"
+    )
+    at: float | None = Field(
+        default=None, ge=0, description="seconds into the recording; default: its last page"
+    )
     previous: Path | None = Field(default=None, description="an earlier page of the same engine, read first")
     engine_info: list[Path] = Field(
         default_factory=list,
@@ -187,7 +198,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-COMMANDS: dict[str, type[_Settings]] = {
+COMMANDS: dict[str, type[BaseCommand]] = {
     "serve": ServeSettings,
     "demo": DemoSettings,
     "explain": ExplainSettings,

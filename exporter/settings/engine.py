@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -200,6 +201,12 @@ class TargetSettings(Overrides):
     def label(self) -> str:
         """The ``target`` label: its name, else host:port or the socket's path."""
         return self.name or self.socket_path or urlsplit(self.url).netloc
+
+    def with_common(self, common: BaseModel) -> Self:
+        """This one, with what it leaves open taken from the settings said for all targets."""
+        shared = set(type(self).model_fields) - {"url", "name", "route"}
+        own = self.model_dump(exclude_none=True, exclude_unset=True)
+        return type(self)(**{**common.model_dump(include=shared), **own})
 
 
 class ModuleSettings(TargetSettings):

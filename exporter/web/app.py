@@ -15,11 +15,11 @@ from starlette.routing import Route
 from exporter import catalogue as c
 from exporter import explain, landing
 from exporter.collect_records import Adder, add_receivers
+from exporter.fleet import Watch
 from exporter.probing.prober import Outcome, Prober
 from exporter.requests.otlp import TraceReceiver
 from exporter.requests.plugin_receiver import PluginReceiver
 from exporter.target import TargetState
-from exporter.watch import Watch
 from exporter.web import discovery
 from exporter.web.control import Control
 from exporter.web.metrics import MetricsPage

@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from exporter import catalogue as c
 from exporter.collect_records import Adder
+from exporter.fleet import Watch
 from exporter.log import configure, log
 from exporter.settings import ServeSettings, field_name, load, origins, problems
 from exporter.shared import Shared
-from exporter.watch import Watch
 
 # A reload can't change these: sockets are bound, files are open, a queue is full of what was taken.
 NEEDS_RESTART = ("listen_address", "web_config_file", "forward_traces", "state_directory")

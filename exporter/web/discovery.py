@@ -29,7 +29,7 @@ def answer(request: Request, states: Sequence[TargetState]) -> Response:
                 "__meta_kvcache_target": state.name,
                 "__meta_kvcache_url": state.settings.url,
                 "__meta_kvcache_route": state.settings.route,
-                "instance": urlsplit(state.settings.url).netloc,
+                "instance": urlsplit(state.settings.url).netloc or state.name,  # a unix socket has none
             },
         }
         for state in states

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from exporter import __version__
 from exporter.background import DaemonThreads
+from exporter.fleet import Watch
 from exporter.log import log
 from exporter.server import guest, listen
 from exporter.settings import host_and_port
-from exporter.watch import Watch
 from exporter.web.app import app
 from exporter.web.control import Control, ReloadError
 from exporter.web.secured import Secured, WebConfig
@@ -59,7 +59,8 @@ async def serve(
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    if words is not None:  # else it means what it always does: the terminal is gone
+        loop.add_signal_handler(signal.SIGHUP, reload)
     polling = asyncio.create_task(watch.run(), name="watch")
     # A poll loop that dies takes the process with it: better restarted than silently blind.
     polling.add_done_callback(lambda _: stop())

@@ -11,7 +11,8 @@ from typing import Final
 
 import uvicorn
 
-from exporter.demo import engine_app, load
+from exporter.demo import load
+from exporter.recording import Recording, engine_app
 
 RECORDING: Final = load("vllm")
 LAST_S: Final = RECORDING.frames[-1].at_seconds
@@ -67,9 +68,9 @@ class Tape:
 
 
 @contextmanager
-def recorded_engine(tape: Tape) -> Iterator[str]:
+def recorded_engine(tape: Tape, recording: Recording = RECORDING) -> Iterator[str]:
     """Its URL."""
-    app = engine_app(RECORDING, tape)
+    app = engine_app(recording, tape)
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False))
     listening = socket.create_server(("127.0.0.1", 0), backlog=64)
     thread = threading.Thread(target=lambda: server.run(sockets=[listening]), daemon=True)

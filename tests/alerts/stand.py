@@ -173,6 +173,10 @@ class Prometheus(Server):
         """Return when the alert is in that state; raises TimeoutError."""
         self.wait_for(lambda: self.state(alert) == state, f"{alert} {state}")
 
+    def wait_query(self, expr: str, what: str) -> None:
+        """Return when the query has a result; raises TimeoutError."""
+        self.wait_for(lambda: bool(self.query(expr)), what)
+
     def wait_for(self, look: Callable[[], bool], what: str) -> None:
         """Return when ``look`` holds; raises TimeoutError, or RuntimeError if Prometheus has ended."""
 

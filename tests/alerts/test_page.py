@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 
+from exporter.recording.replay import write_model
 from tests.integration.running import Program
 from tests.rig.waiting import wait_for
 
@@ -23,7 +24,7 @@ def test_usage_alert_goes_from_pending_to_the_page_and_resolves(tmp_path: Path) 
     engine = Tape()
     with recorded_engine(engine) as url, Inbox() as inbox:
         settings = Program.targets({"vllm-a": url}, tmp_path)
-        config = ["--model-config", str(RECORDING.config_path)]
+        config = ["--model-config", str(write_model(RECORDING, tmp_path / "model"))]
         with (
             alertmanager(inbox, tmp_path) as manager,
             Program(tmp_path / "exporter.log", *settings, *config, unstretched=True) as exporter,

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from alerts.rules import groups
+from exporter.recording.replay import write_model
 from tests.integration.running import Program
 from tests.rig.waiting import wait_for
 
@@ -77,7 +78,7 @@ def test_promtool_fires_in_the_seconds_that_the_recording_implies(tmp_path: Path
 
 # A part of the tape, from one frame below the threshold to another, played so slowly that its shortest dip
 # (0.8 s) is longer than what a look may be late.
-SINCE_S, UNTIL_S, SLOWER = 5.5, 20.95, 4.5
+SINCE_S, UNTIL_S, SLOWER = 5.5, 21.5, 4.5
 POLL_S, SCRAPE_S = 0.1, 1.0
 # What a frame shows is in an evaluation after a poll, a scrape and an evaluation at the latest; that `for` is
 # over is noticed by the evaluation after it. Neither is earlier than the frame.
@@ -131,10 +132,10 @@ def test_prometheus_fires_when_the_recording_implies(tmp_path: Path) -> None:
         group["interval"] = f"{SCRAPE_S:g}s"
     last = max((at, usage) for at, usage in recorded_usage() if at < UNTIL_S)[1]
     tape = Tape()
-    tape.wind(SINCE_S)
     with recorded_engine(tape) as url:
+        tape.wind(SINCE_S)
         settings = [*Program.targets({"vllm-a": url}, tmp_path), "--poll-interval", f"{POLL_S:g}"]
-        config = ["--model-config", str(RECORDING.config_path)]
+        config = ["--model-config", str(write_model(RECORDING, tmp_path / "model"))]
         with (
             Program(tmp_path / "exporter.log", *settings, *config, unstretched=True) as exporter,
             Prometheus(rules, tmp_path, [exporter.listen]) as prometheus,

@@ -32,6 +32,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 1024  # hundreds of watchers begin at the same time
 
     def __init__(self, engine: Engine, *, moving: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

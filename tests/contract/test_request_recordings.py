@@ -23,9 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from exporter import web
+from exporter.fleet import Watch
 from exporter.requests.sglang_log import RequestLog
 from exporter.settings import ServeSettings, TargetSettings
-from exporter.watch import Watch
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 VLLM = RECORDINGS / "vllm-0.32.0-llama-preemptions"

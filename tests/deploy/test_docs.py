@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import yaml
 
 from alerts.rules import groups
 from exporter import __version__
+from tests.alerts.promtool import needed, needs
 
 from .objects import DEPLOY, ROOT, check
 
@@ -71,6 +73,46 @@ def test_chart_values_of_the_readme_pass_the_chart() -> None:
     assert written is not None
     with helm.Chart.load(CHART) as chart:
         chart.validate_schema(chart.merge_values(yaml.safe_load(written[1])))
+
+
+def test_test_page_fires_for_its_pod_alone(tmp_path: Path) -> None:
+    """Part a's override, through the chart, on idle engines: one pod pages, its twin does not."""
+    import helm_python as helm
+
+    from deploy.helm.assemble import assemble
+
+    text = (DEPLOY / "README.md").read_text()
+    written = re.search(r"cat >test-page.yaml <<'END'\n(.*?)END\n", text, re.S)
+    assert written is not None
+    values = yaml.safe_load(written[1].replace("POD", "vllm-0"))
+    values["prometheusRule"]["enabled"] = True
+    with helm.Chart.load(assemble(tmp_path)) as chart:
+        chart.validate_schema(chart.merge_values(values))
+        made = chart.render(values, name="kvcache", namespace="monitoring")
+    spec = yaml.safe_load(made["kvcache-exporter/templates/prometheusrule.yaml"])["spec"]
+    kept = needed(spec["groups"], {"KVCacheUsageHigh", "kvcache:alert_threshold:override"})
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": kept}, width=1000))
+    usage = 'kvcache_usage_ratio{namespace="llm",pod="POD",target="127.0.0.1:8000",model_name="m",engine="0"}'
+    firing = 'ALERTS{alertname="KVCacheUsageHigh",alertstate="firing"}'
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": usage.replace("POD", pod), "values": "0x10"} for pod in ("vllm-0", "vllm-1")
+        ],
+        "promql_expr_test": [
+            {"expr": f"count by (pod) ({firing})", "eval_time": when, "exp_samples": samples}
+            for when, samples in (("4m", []), ("8m", [{"labels": '{pod="vllm-0"}', "value": 1}]))
+        ],
+    }
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document))
+    done = subprocess.run(
+        [needs("promtool"), "test", "rules", str(tmp_path / "test.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_snippet_of_the_main_readme_is_a_pod() -> None:

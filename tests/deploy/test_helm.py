@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import helm_python as helm
 import pytest
@@ -16,55 +16,8 @@ from deploy.helm.assemble import CHART, DASHBOARDS, RULES, assemble
 from exporter import __version__
 from exporter.settings import ServeSettings
 
-from .objects import assert_hardened, assert_no_shell, by_kind, check, documents
-
-ENGINES: Final = {"target": [{"url": "http://vllm-a.llm:8000", "name": "a", "tensor_parallel_size": 2}]}
-STANDALONE: Final[Mapping[str, Any]] = {"standalone": {"enabled": True, "config": ENGINES}}
-SIDECARS: Final[Mapping[str, Any]] = {"podMonitor": {"enabled": True, "podLabels": {"app": "vllm"}}}
-EVERYTHING: Final[Mapping[str, Any]] = {
-    "imagePullSecrets": [{"name": "pull"}],
-    "standalone": {
-        "enabled": True,
-        "config": ENGINES,
-        "args": ["--no-hub"],
-        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
-        "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
-        "volumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
-        "podLabels": {"team": "serving"},
-        "podAnnotations": {"a": "b"},
-        "nodeSelector": {"kubernetes.io/arch": "arm64"},
-        "tolerations": [{"key": "cpu", "operator": "Exists"}],
-        "affinity": {"podAntiAffinity": {}},
-        "priorityClassName": "monitoring",
-    },
-    "networkPolicy": {"enabled": True, "hub": True},
-    "podMonitor": {"enabled": True, "labels": {"release": "kps"}, "cluster": "eu1"},
-    "prometheusRule": {
-        "enabled": True,
-        "labels": {"release": "kps"},
-        "overrides": [{"alert": "KVCacheUsageHigh", "value": 0.95, "labels": {"pod": "vllm-batch-0"}}],
-    },
-    "tests": {"prometheusUrl": "http://prometheus-operated.monitoring:9090"},
-}
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """dist/kvcache-exporter-VERSION.tgz as `make chart` makes it."""
-    return assemble(tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="module")
-def chart(archive: Path) -> Iterator[helm.Chart]:
-    """The same, read by Helm."""
-    with helm.Chart.load(archive) as loaded:
-        yield loaded
-
-
-def rendered(chart: helm.Chart, values: Mapping[str, Any], name: str = "kv") -> list[dict[str, Any]]:
-    """All objects of a release in namespace llm."""
-    made = chart.render(dict(values), name=name, namespace="llm")
-    return [one for path, text in sorted(made.items()) if path.endswith(".yaml") for one in documents(text)]
+from .chart import EVERYTHING, SIDECARS, STANDALONE, rendered
+from .objects import assert_hardened, assert_no_shell, by_kind, check
 
 
 def standalone_pod(objects: list[dict[str, Any]]) -> dict[str, Any]:
@@ -148,6 +101,16 @@ def test_config_from_a_secret(chart: helm.Chart) -> None:
     assert config["secret"]["secretName"] == "engines"
 
 
+def test_an_exporter_for_probes_alone(chart: helm.Chart) -> None:
+    """Without targets of its own, which must be said: the default would be an engine on 127.0.0.1."""
+    allow = {"probe_allow": ["*.llm.svc:8000"]}
+    objects = rendered(chart, {"standalone": {"enabled": True, "config": {"target": [], **allow}}})
+    config = yaml.safe_load(by_kind(objects, "ConfigMap")["data"]["config.yaml"])
+    assert config == {"target": [], **allow}
+    with pytest.raises(helm.HelmRenderError, match="without engines"):
+        rendered(chart, {"standalone": {"enabled": True, "config": allow}})
+
+
 def test_service_monitor_and_policy_select_the_pod(chart: helm.Chart) -> None:
     """Three selectors, one set of labels; and a port name that the container has."""
     objects = rendered(chart, EVERYTHING)
@@ -211,64 +174,6 @@ def test_the_source_without_rules_says_what_to_do() -> None:
         source.render({"prometheusRule": {"enabled": True}}, name="kv", namespace="llm")
 
 
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"standalone": {"enabled": True}}, "without engines"),
-        (
-            {"standalone": {"enabled": True, "config": ENGINES, "existingSecret": "x"}},
-            "the exporter reads one file",
-        ),
-        (
-            {"standalone": {"enabled": True, "config": {**ENGINES, "listen_address": ":1"}}},
-            "port 9844",
-        ),
-        ({"networkPolicy": {"enabled": True}}, "would cut the engine off from its users"),
-        ({"podMonitor": {"enabled": True}}, "selects nothing"),
-        ({**STANDALONE, **SIDECARS}, "a release for each"),
-        ({**STANDALONE, "podMonitor": {"enabled": True, "namespaces": ["x"]}}, "is for sidecars"),
-        (
-            {"prometheusRule": {"overrides": EVERYTHING["prometheusRule"]["overrides"]}},
-            "nothing would read them",
-        ),
-        ({"tests": {"prometheusUrl": "http://p:9090"}}, "has nothing to look for"),
-    ],
-)
-def test_contradictions_are_refused(chart: helm.Chart, values: dict[str, Any], told: str) -> None:
-    """With what to set, not with an object that does nothing."""
-    with pytest.raises(helm.HelmRenderError, match=told):
-        rendered(chart, values)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"podmonitor": {"enabled": True}},
-        {"standalone": {"enabled": "yes"}},
-        {"standalone": {"replicas": 2}},
-        {"image": {"digest": "latest"}},
-        {"podMonitor": {"interval": "15"}},
-        {"sidecar": {"target": "http://user:secret@engine:8000"}},
-        {"networkPolicy": {"engines": {"ports": [0]}}},
-        {
-            "prometheusRule": {
-                "overrides": [{"alert": "KVCacheUsageHigh", "value": "1", "labels": {"pod": "b"}}]
-            }
-        },
-    ],
-    ids=str,
-)
-def test_schema_refuses(chart: helm.Chart, values: dict[str, Any]) -> None:
-    """Misspelt keys and impossible values, before anything is rendered."""
-    with pytest.raises(helm.HelmError):
-        chart.validate_schema(chart.merge_values(values))
-
-
-def test_schema_knows_every_value(chart: helm.Chart) -> None:
-    """The defaults pass, and `global`, which Helm adds to a dependency's values."""
-    chart.validate_schema(chart.merge_values({"global": {"a": 1}}))
-
-
 def test_archive_is_reproducible(tmp_path: Path) -> None:
     """No build time and no builder in it."""
 
@@ -283,80 +188,3 @@ def test_archive_is_reproducible(tmp_path: Path) -> None:
     first = members(tmp_path / "1")
     assert first == members(tmp_path / "2")
     assert {name.split("/")[0] for name, *_ in first} == {"kvcache-exporter"}
-
-
-USER: Final = {
-    "Chart.yaml": "apiVersion: v2\nname: llm\nversion: 1.0.0\ndependencies:\n"
-    f"  - {{name: kvcache-exporter, version: {__version__}}}\n",
-    "templates/engine.yaml": """apiVersion: apps/v1
-kind: Deployment
-metadata: {name: vllm}
-spec:
-  selector: {matchLabels: {app: vllm}}
-  template:
-    metadata: {labels: {app: vllm}}
-    spec:
-      shareProcessNamespace: true
-      initContainers:
-        {{- include "kvcache-exporter.sidecar" (index .Values "kvcache-exporter") | nindent 8 }}
-      containers:
-        - {name: vllm, image: "vllm/vllm-openai:v0.11.0"}
-      volumes:
-        - {name: models, persistentVolumeClaim: {claimName: models}}
-        {{- include "kvcache-exporter.volumes" (index .Values "kvcache-exporter") | nindent 8 }}
-""",
-}
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        {},
-        {
-            "image": {"repository": "r.example/kv", "digest": "sha256:" + "a" * 64},
-            "sidecar": {
-                "target": "http://127.0.0.1:30000",
-                "models": {"volume": "models", "hfHome": "/models/hf"},
-                "args": ["--tensor-parallel-size=8"],
-                "env": [{"name": "HF_HUB_OFFLINE", "value": "1"}],
-            },
-        },
-    ],
-    ids=["defaults", "set"],
-)
-def test_sidecar_template_in_another_chart(archive: Path, tmp_path: Path, own: dict[str, Any]) -> None:
-    """A user's chart with this one as its dependency: a native sidecar, hardened, without probes."""
-    for path, text in USER.items():
-        file = tmp_path / "llm" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    (tmp_path / "llm" / "charts").mkdir()
-    (tmp_path / "llm" / "charts" / archive.name).write_bytes(archive.read_bytes())
-    with helm.Chart.load(tmp_path / "llm") as user:
-        objects = rendered(user, {"kvcache-exporter": own})
-    check(objects)
-    pod = by_kind(objects, "Deployment")["spec"]["template"]["spec"]
-    (sidecar,) = pod["initContainers"]
-    assert sidecar["restartPolicy"] == "Always"
-    assert not [key for key in sidecar if key.endswith("Probe")]
-    assert_hardened(sidecar)
-    assert_no_shell(sidecar)
-    assert {mount["name"] for mount in sidecar["volumeMounts"]} <= {one["name"] for one in pod["volumes"]}
-    if not own:
-        assert sidecar["image"] == f"registry.example/kvcache-exporter:{__version__}"
-        return
-    assert sidecar["image"] == "r.example/kv@sha256:" + "a" * 64
-    assert sidecar["args"] == [
-        "serve",
-        "--target=http://127.0.0.1:30000",
-        "--log-format=json",
-        "--tensor-parallel-size=8",
-    ]
-    assert {"name": "HF_HOME", "value": "/models/hf"} in sidecar["env"]
-    assert {"name": "models", "mountPath": "/models", "readOnly": True} in sidecar["volumeMounts"]
-
-
-def test_hugging_face_home_without_a_volume_is_refused(archive: Path, tmp_path: Path) -> None:
-    """It would be an empty folder of the image."""
-    with pytest.raises(helm.HelmRenderError, match="lies in no volume"):
-        test_sidecar_template_in_another_chart(archive, tmp_path, {"sidecar": {"models": {"hfHome": "/hf"}}})

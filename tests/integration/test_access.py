@@ -16,9 +16,9 @@ import trustme
 from exporter import access
 from exporter.access import engine_client
 from exporter.fetch import Failure
+from exporter.fleet import Watch
 from exporter.settings import ServeSettings, TargetSettings
 from exporter.target import TargetState
-from exporter.watch import Watch
 
 from . import hostile as h
 from .engines import LLAMA_BYTES_PER_TOKEN, vllm

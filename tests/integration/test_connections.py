@@ -52,6 +52,24 @@ def test_it_is_ended(guest: server.GuestServer, said: bytes) -> None:
         wait_for(lambda: not guest.server_state.tasks, "the end of its task")
 
 
+def test_it_holds_a_piece_and_not_the_page(
+    guest: server.GuestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 MiB for a reader that reads nothing: what waits in its buffer is a piece above the mark of 64 kB."""
+    monkeypatch.setattr(server, "UNREAD_S", 60.0)
+    monkeypatch.setattr(server, "IDLE_S", 60.0)
+
+    def waiting() -> int:
+        connections = list(guest.server_state.connections)
+        return max((c.transport.get_write_buffer_size() for c in connections), default=0)
+
+    with socket.create_connection(("127.0.0.1", guest.config.port)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert wait_for(waiting, "the buffers full") < 2**17
+        sock.recv(2**16)
+        assert waiting() < 2**17
+
+
 def test_slow_but_steady_reader_gets_everything(
     guest: server.GuestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,20 @@ def test_500_scrapes_at_once(fleet: Program) -> None:
     assert all(not after.reasons(ERRORS, f"e{n}") for n in range(20))
 
 
+def test_requests_that_are_none_write_no_log(fleet: Program) -> None:
+    """Whoever can reach the port must not be able to fill the disk."""
+    before = fleet.output()
+    for said in (
+        b"\x16\x03\x01nonsense\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /-/reload HTTP/1.1\r\nHost: x\r\n\r\n",
+    ):
+        with _connected(fleet, said) as sock:
+            assert sock.recv(64).startswith(b"HTTP/1.1 4")
+    assert fleet.get("/probe?target=http://10.0.0.1:1").status_code == 403
+    assert fleet.output() == before
+
+
 def test_scrapers_that_never_read(fleet: Program) -> None:
     """Each asks for two hundred pages (40 MB) at once and takes none: they hold their buffers, no more."""
     fleet.wait_for_polls("e0", 2)

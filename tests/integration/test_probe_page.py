@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -207,6 +209,29 @@ def test_module_says_what_the_engine_does_not(server: h.HostileServer) -> None:
         assert bare.all("kvcache_bytes_per_token") == []
         told = Page.parse(probe(exporter, server.url("engine"), module="llama").text)
         assert told.values("kvcache_bytes_per_token") == [LLAMA_BYTES_PER_TOKEN]
+
+
+def test_token_goes_only_where_a_module_sends_it(server: h.HostileServer, tmp_path: Path) -> None:
+    """The token of the engines that are configured is no business of one that somebody asks us to fetch."""
+    (tmp_path / "ours").write_text("for-our-engines")
+    (tmp_path / "theirs").write_text("for-the-fleet")
+    modules = {"fleet": {"bearer_token_file": str(tmp_path / "theirs")}}
+    more: dict[str, Any] = {"bearer_token_file": tmp_path / "ours", "modules": modules}
+    with InProcess({}, probe_allow=EVERY_PORT, **more) as exporter:
+        probe(exporter, server.url("engine")).raise_for_status()
+        assert server.heads
+        assert not any(b"authorization" in head.lower() for head in server.heads)
+        server.heads.clear()
+        told = probe(exporter, server.url("engine"), module="fleet", debug="true")
+        assert server.heads
+        assert all(b"authorization: bearer for-the-fleet\r\n" in head.lower() for head in server.heads)
+        assert "for-the-fleet" not in told.text + exporter.get("/-/config").text
+        # Another address, sent there by a redirect, would get it as well: none is followed.
+        server.engines["away"] = h.body("", "302 Found", Location=server.url("engine") + "/metrics")
+        asked = server.asked.copy()
+        moved = Page.parse(probe(exporter, server.url("away"), module="fleet").text)
+        assert moved.values("kvcache_exporter_errors_total", reason="redirect") == [1.0]
+        assert server.asked - asked == {"away/metrics": 1}
 
 
 def test_debug_shows_every_step(exporter: InProcess, server: h.HostileServer) -> None:

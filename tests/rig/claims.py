@@ -152,7 +152,8 @@ ITL = _claim(
     tolerance=0.1,
     relative=True,
     why="a token reaches the client some 10 ms after it was made, on a busy machine up to 0.4 s, and the "
-    "first may be later than the last; the gaps are made long (8 s held in all), so that this is 5 % of them",
+    "first may be later than the last; the gaps are made long (up to 8 s held in all; less where the client "
+    "is late for it), so that this is a few per cent of them",
 )
 TTFT = _claim(
     "ttft_by_tier",

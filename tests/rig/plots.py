@@ -52,7 +52,7 @@ def _usage(results: Sequence[dict[str, Any]]) -> Figure | None:
         axis.step(at, [m["ours"] for m in moments], where="post", color=_OURS, label="exporter, at its poll",
                   linestyle="--")  # fmt: skip
         axis.set(title=title, xlabel="seconds", ylabel="blocks or tokens in use", ylim=(0, None))
-        axis.legend(loc="upper right")
+        axis.legend(loc="lower center", ncols=3, framealpha=0.7)
     return figure
 
 
@@ -76,19 +76,21 @@ def _concurrency(results: Sequence[dict[str, Any]]) -> Figure | None:
 
 
 def _errors(results: Sequence[dict[str, Any]]) -> Figure | None:
-    shares: dict[str, list[float]] = {}
+    shares: dict[str, set[float]] = {}
     for entry in results:
         for check in entry["checks"]:
             error = error_of(check)
             if error is not None:
                 scale = abs(check["expected"]) or 1.0
-                shares.setdefault(check["name"], []).append(100 * error / scale)
+                shares.setdefault(check["name"], set()).add(100 * error / scale)
     if not shares or not list(rows(results)):
         return None
     names = sorted(shares, reverse=True)
     figure, axis = plt.subplots(figsize=(10, 0.24 * len(names) + 1.2), layout="constrained")
     for place, name in enumerate(names):
-        axis.plot(shares[name], [place] * len(shares[name]), "o", color=_OURS, alpha=0.5, markersize=4)
+        axis.plot(
+            sorted(shares[name]), [place] * len(shares[name]), "o", color=_OURS, alpha=0.5, markersize=4
+        )
     axis.set_yticks(range(len(names)), names)
     axis.set(title="Error of every check", xlabel="percent of the expected value (of 1 where that is 0)")
     axis.set_xscale("symlog", linthresh=1e-6)

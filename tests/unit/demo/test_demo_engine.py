@@ -7,9 +7,9 @@ import asyncio
 import httpx
 import pytest
 
-from exporter.demo.engine import engine_app
-from exporter.demo.recording import NAMES, load
+from exporter.demo import NAMES, load
 from exporter.engines.info import ENDPOINTS
+from exporter.recording import engine_app
 
 
 class Clock:
@@ -83,7 +83,6 @@ def test_metrics_carry_the_engines_content_type(name: str, content_type: str) ->
         ("sglang", "/v1/models", ("data", 0, "max_model_len"), 8192),
         ("sglang", "/model_info", ("served_model_name",), "tiny-llama"),
         ("sglang", "/server_info", ("max_total_num_tokens",), 3072),
-        ("sglang", "/v1/loads", ("loads", 0, "max_total_num_tokens"), 3072),
     ],
 )
 def test_info_endpoints_answer(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.demo.recording import NAMES, Frame, Recording, load
+from exporter.demo import NAMES, load
+from exporter.recording import Frame, Header, Recording
 
 
 def recording(*times: float) -> Recording:
     """A made-up run whose page at second t reads "t"."""
-    return Recording("made-up", tuple(Frame.of(t, str(t)) for t in times), {}, "text/plain", Path("none"))
+    header = Header(exporter="1", software="vllm", recorded_at="now", interval_seconds=1)
+    return Recording(header, tuple(Frame.of(t, str(t)) for t in times))
 
 
 def sample(page: str, name: str, **labels: str) -> float:
@@ -54,7 +53,7 @@ def test_a_single_frame_is_always_on_show() -> None:
 @pytest.mark.parametrize("times", [(), (0.5, 1.0), (0.0, 2.0, 1.0), (0.0, 1.0, 1.0)])
 def test_frames_out_of_order_are_refused(times: tuple[float, ...]) -> None:
     """The search for the frame of the moment relies on rising times from zero."""
-    with pytest.raises(ValueError, match="made-up"):
+    with pytest.raises(ValueError, match="page"):
         recording(*times)
 
 
@@ -101,7 +100,8 @@ def test_the_config_is_that_of_the_engines() -> None:
 
     SGLang 0.5.23 reports its pool in GiB with one padding page (of one token here) included.
     """
-    config = json.loads(load("sglang").config_path.read_bytes())
+    config = load("sglang").header.config
+    assert config is not None
     # K and V x KV heads x head_dim x layers x 2 bytes of bf16
     by_config = 2 * config["num_key_value_heads"] * config["head_dim"] * config["num_hidden_layers"] * 2
     page = load("sglang").frames[-1].page_text
@@ -116,7 +116,8 @@ def test_vllm_pool_agrees_with_its_config() -> None:
     """vLLM was given 9,830,400 bytes: 300 blocks x 32 tokens x 1,024 bytes."""
     run = load("vllm")
     cache = run.endpoints["/server_info"]["vllm_config"]["cache_config"]
-    config = json.loads(run.config_path.read_bytes())
+    config = run.header.config
+    assert config is not None
     token_bytes = 2 * config["num_key_value_heads"] * config["head_dim"] * config["num_hidden_layers"] * 2
     assert cache["kv_cache_memory_bytes"] == cache["num_gpu_blocks"] * cache["block_size"] * token_bytes
     page = run.frames[0].page_text

@@ -9,10 +9,14 @@ import signal
 import httpx
 import pytest
 
-from exporter.demo.serve import WORTH_WATCHING, DemoTarget, demo_targets, what_to_look_at
+from exporter.demo import NAMES, load, what_to_look_at
+from exporter.demo.text import WORTH_WATCHING
+from exporter.recording import Replayed, replayed
+
+DEMO = {f"demo-{name}": load(name) for name in NAMES}
 
 
-async def pages_of(targets: list[DemoTarget]) -> list[str]:
+async def pages_of(targets: list[Replayed]) -> list[str]:
     """Each target's page of metrics."""
     async with httpx.AsyncClient() as client:
         return [(await client.get(f"{target.url}/metrics")).text for target in targets]
@@ -21,21 +25,22 @@ async def pages_of(targets: list[DemoTarget]) -> list[str]:
 def test_both_engines_answer_while_the_block_runs_and_not_after() -> None:
     """A demo that leaves a listener behind would be found by the next one on the machine."""
 
-    async def run() -> tuple[list[DemoTarget], list[str]]:
-        async with demo_targets(clock=lambda: 0.0) as targets:
+    async def run() -> tuple[list[Replayed], list[str], list[bool]]:
+        async with replayed(DEMO, clock=lambda: 0.0) as targets:
             pages = await pages_of(targets)
+            configs = [target.config_path is not None and target.config_path.is_file() for target in targets]
         with pytest.raises(httpx.ConnectError):
             await pages_of(targets[:1])
         with pytest.raises(httpx.ConnectError):
             await pages_of(targets[1:])
-        return targets, pages
+        return targets, pages, configs
 
-    targets, pages = asyncio.run(run())
+    targets, pages, configs = asyncio.run(run())
     assert [target.name for target in targets] == ["demo-vllm", "demo-sglang"]
     assert all(target.url.startswith("http://127.0.0.1:") for target in targets)
     assert "vllm:kv_cache_usage_perc{" in pages[0]
     assert "sglang:full_token_usage{" in pages[1]
-    assert all(target.config_path.is_file() for target in targets)
+    assert configs == [True, True]
 
 
 def test_signals_stay_with_the_exporter() -> None:
@@ -43,7 +48,7 @@ def test_signals_stay_with_the_exporter() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     async def run() -> list[object]:
-        async with demo_targets() as targets:
+        async with replayed(DEMO) as targets:
             await pages_of(targets)  # so that both are up
             return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
@@ -57,7 +62,7 @@ def test_an_error_in_the_block_stops_the_engines_and_comes_through() -> None:
     """The exporter's own failure must be what the user reads, not a group wrapped around it."""
 
     async def run() -> None:
-        async with demo_targets():
+        async with replayed(DEMO):
             raise LookupError("no such thing")
 
     with pytest.raises(LookupError, match="no such thing"):

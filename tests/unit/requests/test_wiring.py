@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from exporter import web
 from exporter.catalogue import CATALOGUE
+from exporter.fleet import Watch
 from exporter.requests.forward import Forwarder
 from exporter.settings import ServeSettings, TargetSettings, load
-from exporter.watch import Watch
 
 from .exports import NOW, RECORDINGS, binary, span
 

@@ -1,6 +1,9 @@
 {{/*
 For the charts of engines, with this one as a dependency. The argument is this chart's values:
 
+  metadata:
+    labels:
+      kvcache-exporter: sidecar        # or whatever podMonitor.podLabels says
   spec:
     shareProcessNamespace: true        # the engine's flags are read from /proc
     initContainers:

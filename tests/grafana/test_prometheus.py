@@ -1,0 +1,267 @@
+"""Every query of every board in the real Prometheus, over the real exporter's series from the recordings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import pytest
+
+from exporter.demo import load
+from exporter.requests.tiers import ITL_BOUNDS
+from grafana.source import Source
+from tests.alerts.stand import Prometheus
+
+from .boards import COMMITTED, panels, selectors
+from .recorded import START, STEP_S
+from .stand import END
+from .tapes import pods
+
+ENGINES: Final = {"vllm": "vllm-0", "sglang": "sglang-0"}
+# (title, query) -> why there is nothing, by engine. A query that gets data makes its line here a failure.
+NEVER: Final = {
+    ("Probes", "A"): "the recorded exporter sends no requests of its own",
+    ("Probes", "B"): "the recorded exporter sends no requests of its own",
+    ("Traces passed on", "A"): "no collector behind the recorded exporter",
+    ("Traces passed on", "B"): "no collector behind the recorded exporter",
+    ("Failed polls by reason", "A"): "neither engine failed (another pod's did, see below)",
+    ("Samples that were unusable", "A"): "the recorded pages are sound",
+    ("Reports dropped", "A"): "every recorded request is sound",
+    ("Reports dropped", "B"): "no request was reported twice",
+    ("Bodies refused by the receivers", "A"): "every recorded export is sound",
+    ("Gaps that no tier got", "A"): "no estimate is made where finished requests are reported",
+    ("What contradicts what", "A"): "no two sources disagree about the recorded engines",
+}
+EMPTY: Final = {
+    "vllm": {
+        **NEVER,
+        ("Pool: in use, reclaimable, free", "B"): "vLLM reports no reclaimable tokens",
+        ("Evicted tokens", "A"): "vLLM reports no evicted tokens",
+    },
+    "sglang": {
+        **NEVER,
+        ("Time until full", "A"): "no half hour of the recorded run has a rising trend",
+        (
+            "Sequences that fit, by context tier",
+            "D",
+        ): "not one sequence of max_model_len fits: no ratio to it",
+        ("Long tiers over the everyday one", "A"): "fewer than 20 requests of both tiers in ten minutes",
+    },
+}
+
+
+def source(prometheus: Prometheus, **chosen: str) -> Source:
+    """The whole afternoon, with variables chosen."""
+    return Source(prometheus.url, START, END, STEP_S, STEP_S, chosen)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_panel_is_empty_where_data_exists(prometheus: Prometheus, engine: str) -> None:
+    """A panel that is empty for one engine, without anybody knowing why, is a broken one."""
+    asked = source(prometheus, pod=ENGINES[engine])
+    empty, filled = set[tuple[str, str]](), set[tuple[str, str]]()
+    for _, panel in panels():
+        for target in panel["targets"]:
+            key = (panel["title"], target["refId"])
+            (filled if asked.answer(target) else empty).add(key)
+    assert empty - filled == set(EMPTY[engine])
+
+
+def test_all_choices_find_what_has_no_cluster_namespace_or_pod(prometheus: Prometheus) -> None:
+    """A plain Prometheus adds none of these labels; "All" must not lose its series."""
+    asked = source(prometheus, target="10.0.1.9:30000")
+    shown = [
+        panel["title"] for _, panel in panels() if any(asked.answer(target) for target in panel["targets"])
+    ]
+    assert {"Pool by model and cluster", "Replicas, the odd ones first", "Why is a panel empty?"} <= set(
+        shown
+    )
+
+
+def test_annotations_and_variables_find_something(prometheus: Prometheus) -> None:
+    """An empty variable makes a board that can't be used; an empty annotation is never missed."""
+    asked = source(prometheus)
+    for board in COMMITTED.values():
+        for one in board["annotations"]["list"]:
+            assert asked.answer(one), one["name"]
+        for one in board["templating"]["list"]:
+            if one["type"] == "query":
+                assert asked.values(one["query"]), one["name"]
+
+
+def test_a_wrong_query_is_noticed(prometheus: Prometheus) -> None:
+    """The tests above pass on errors only if this one does not."""
+    with pytest.raises(ValueError, match="parse error"):
+        source(prometheus).answer({"expr": "sum by (pod) (", "instant": True})
+
+
+def test_labels_chosen_by_are_those_of_recorded_series(prometheus: Prometheus) -> None:
+    """A recording rule that drops a label is empty as soon as somebody chooses by it."""
+    for _, panel in panels():
+        for target in panel["targets"]:
+            for name, matchers in selectors(target["expr"]):
+                if not name.startswith("kvcache:"):
+                    continue
+                found = prometheus.get("series", **{"match[]": name, "start": str(START), "end": str(END)})
+                there = {label for one in found for label in one}
+                by_variable = set(re.findall(r'(\w+)=~"\$', matchers)) - {"route", "context"}
+                assert by_variable <= there, (panel["title"], name)
+
+
+def shown(
+    prometheus: Prometheus, title: str, ref: str = "A", **chosen: str
+) -> list[tuple[Mapping[str, str], Any]]:
+    """(labels, last value) of what a panel's query shows at the end of the afternoon."""
+    (panel,) = {panel["title"]: panel for _, panel in panels() if panel["title"] == title}.values()
+    (target,) = [one for one in panel["targets"] if one["refId"] == ref]
+    return [
+        (one.labels, one.points[-1][1])
+        for one in source(prometheus, **chosen).answer(target)
+        if one.points[-1][0] == END
+    ]
+
+
+def only(prometheus: Prometheus, title: str, ref: str = "A", **chosen: str) -> float:
+    """The one value shown."""
+    ((_, value),) = shown(prometheus, title, ref, **chosen)
+    assert isinstance(value, float)
+    return value
+
+
+V: Final = "vllm-0"
+S: Final = "sglang-0"
+
+
+def test_pool_of_the_recorded_vllm(prometheus: Prometheus) -> None:
+    """Frame 32 of the run: 0.8193979933 of 299 usable blocks are 245, of 32 tokens of 1,024 bytes.
+
+    One token: K and V, 2 heads of 32, 4 layers, 2 bytes: 2 * 2 * 32 * 4 * 2 = 1,024.
+    """
+    block = 32 * 1024
+    assert only(prometheus, "Pool: in use, reclaimable, free", "A", pod=V) == 245 * block
+    # The null block belongs to the pool and to nobody.
+    assert only(prometheus, "Pool: in use, reclaimable, free", "C", pod=V) == (300 - 245) * block
+    assert only(prometheus, "Pool by model and cluster", "C", pod=V) == 300 * 32
+    assert only(prometheus, "Fullest replicas", pod=V) == pytest.approx(245 / 299)
+
+
+def by_tier(prometheus: Prometheus, title: str, ref: str = "A") -> dict[str, float]:
+    """Context tier -> the value shown for the recorded vLLM."""
+    return {labels["context"]: value for labels, value in shown(prometheus, title, ref, pod=V)}
+
+
+def test_sequences_of_the_recorded_vllm(prometheus: Prometheus) -> None:
+    """A sequence of 1,024 tokens takes 32 blocks: 299 // 32 = 9 at most, (299 - 245) // 32 = 1 now."""
+    fit = "Sequences that fit, by context tier"
+    at_most = {"128": 299 // 4, "512": 299 // 16, "1024": 299 // 32, "4096": 299 // 128}
+    assert by_tier(prometheus, fit, "B") == at_most
+    assert by_tier(prometheus, fit, "A") == {"128": 54 // 4, "512": 54 // 16, "1024": 54 // 32, "4096": 0}
+    # Capping at 1,024 instead of 4,096: 9 instead of 2.
+    assert by_tier(prometheus, fit, "D")["1024"] == 4.5
+    # One sequence of 1,024 tokens is 1 MiB of the pool's 9,830,400 bytes, at 4 dollars an hour.
+    assert by_tier(prometheus, fit, "F")["1024"] == pytest.approx(4 * 2**20 / 9_830_400)
+    # 100 users: ceil(100 / 9) and 100 / 2 replicas of one GPU.
+    gpus = by_tier(prometheus, "GPUs needed for $users users at once")
+    assert (gpus["1024"], gpus["4096"]) == (12, 50)
+
+
+def test_headroom_of_the_recorded_vllm(prometheus: Prometheus) -> None:
+    """(9,600 - 7,840) free tokens over 7,840 / 8 running: 1,760 / 980 = 1.8, so one more user."""
+    assert only(prometheus, "Headroom in users", pod=V) == 1
+
+
+def test_load_of_both_engines(prometheus: Prometheus) -> None:
+    """Frame 32 as recorded: vLLM runs 8 and queues 4; SGLang runs 7 and queues 9."""
+    assert only(prometheus, "Running and waiting", "A", pod=V) == 8
+    assert only(prometheus, "Running and waiting", "B", pod=V) == 4
+    assert only(prometheus, "Running and waiting", "A", pod=S) == 7
+    assert only(prometheus, "Running and waiting", "B", pod=S) == 9
+
+
+def test_states(prometheus: Prometheus) -> None:
+    """Busy (2), idle (1), down (0) and without figures (3) are told apart."""
+    states = {
+        labels.get("pod", "plain"): value
+        for labels, value in shown(prometheus, "Engines: down, idle or busy")
+    }
+    assert states == {V: 2, S: 2, "vllm-1": 1, "vllm-2": 1, "vllm-3": 1, "vllm-4": 0, "plain": 3}
+
+
+def test_fleet_counts(prometheus: Prometheus) -> None:
+    """Seven pods, one of them down; nobody's figures differ from ours; nobody is late but up."""
+    assert only(prometheus, "Engines up") == 6
+    assert only(prometheus, "Engines down") == 1
+    assert only(prometheus, "Stale") == 0
+    assert only(prometheus, "Arithmetic mismatches") == 0
+    assert only(prometheus, "Engines without config.json") == 1
+    assert only(prometheus, "Exporters scraped") == 7
+    odd = sorted(shown(prometheus, "Replicas, the odd ones first"), key=lambda one: -one[1])
+    assert odd[0][0]["pod"] == "vllm-4", "the one that is down comes first"
+
+
+def test_down_engine_says_why(prometheus: Prometheus) -> None:
+    """Polls that fail are counted by reason: one a minute here."""
+    ((labels, value),) = shown(prometheus, "Failed polls by reason", pod="vllm-4")
+    assert labels["reason"].startswith("connection_")
+    assert value == pytest.approx(1 / 60)
+
+
+def test_preempted_share_of_the_recorded_vllm(prometheus: Prometheus) -> None:
+    """Between frames 17 and 32 of the last run, by the engine's own counters, read off the pages here.
+
+    A window of 15 minutes ends at the last scrape and begins with frame 17 or 18, whichever is just inside;
+    Prometheus stretches both counters by the same factor, so the share is not touched by it.
+    """
+
+    def told(page: str, name: str) -> float:
+        found = re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", page, re.MULTILINE)
+        return sum(map(float, found))
+
+    def preempted(page: str) -> float:
+        """n1 + ... + n5, n1 = sum - 2 n2 - 3 n3 - 4 n4 - 5 n5, from the histogram's buckets."""
+        at = {
+            le: float(count)
+            for le, count in re.findall(
+                r'^vllm:request_num_preemptions_bucket\{.*le="([^"]+)".*\} (\S+)$', page, re.MULTILINE
+            )
+        }
+        several = [at[f"{n}.0"] - at[f"{n - 1}.0"] for n in (2, 3, 4, 5)]
+        single = told(page, "request_num_preemptions_sum") - sum(
+            n * many for n, many in zip((2, 3, 4, 5), several, strict=True)
+        )
+        return single + sum(several)
+
+    frames = [frame.page_text for frame in load("vllm").frames]
+    shares = [
+        (preempted(frames[32]) - preempted(frames[first]))
+        / (told(frames[32], "request_success_total") - told(frames[first], "request_success_total"))
+        for first in (17, 18)
+    ]
+    seen = only(prometheus, "Preempted share of requests", pod=V)
+    assert any(seen == pytest.approx(share) for share in shares), (seen, shares)
+
+
+def test_itl_of_a_tier(prometheus: Prometheus) -> None:
+    """The median over the afternoon lies in the bucket of the recorded requests' own median.
+
+    Computed from the spans themselves: decode time over output tokens less one.
+    """
+    # No checkpoint is needed to look at a tape.
+    spans = next(pod.spans for pod in pods(Path("/nonexistent")) if pod.name == V)
+    gaps = [
+        said["gen_ai.latency.time_in_model_decode"] / (said["gen_ai.usage.completion_tokens"] - 1)
+        for said in (span["attributes"] for span in spans)
+        if said["gen_ai.usage.prompt_tokens"] + said["gen_ai.usage.completion_tokens"] > 1024
+    ]
+    expected = median(gaps)
+    (seen,) = [
+        value
+        for labels, value in shown(prometheus, "ITL by tier: median", pod=V)
+        if (labels["context"], labels["source"]) == ("+Inf", "trace")
+    ]
+    low = max((bound for bound in ITL_BOUNDS if bound < expected), default=0.0)
+    high = min(bound for bound in ITL_BOUNDS if bound >= expected)
+    assert low <= seen <= high
