@@ -55,6 +55,11 @@ class Facts:
     tracking_states: int | None = None  # SGLang: states a running sequence records besides its own
     options: frozenset[str] | None = None  # those of engines/switches.py that it was started with
 
+    @classmethod
+    def inputs(cls) -> tuple[str, ...]:
+        """Names of those that the arithmetic may ask for."""
+        return tuple(f.name for f in fields(cls) if f.name != "options")
+
     def filled_from(self, other: Facts) -> Facts:
         """This one, with what it leaves open taken from ``other``."""
         mine = {f.name: getattr(self, f.name) for f in fields(self)}

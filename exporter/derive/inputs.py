@@ -88,7 +88,7 @@ def choose(sample: EngineSample, facts: Mapping[Source, Facts], model: Model) ->
         Source.DEFAULT: SGLANG_DEFAULTS if sample.software == "sglang" else DEFAULTS,
     }
     choices: dict[str, Choice] = {}
-    for name in Facts.__dataclass_fields__:
+    for name in Facts.inputs():
         said = statements(name, everyone)
         at = sum(1 for source, _ in said if source is Source.ENGINE)
         said.insert(at, (Source.ENGINE, getattr(page, name)))

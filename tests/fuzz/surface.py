@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from prometheus_client import generate_latest
@@ -32,4 +33,4 @@ def check(state: TargetState) -> None:
     assert series <= MAX_SERIES_PER_RANK * max(1, len(state.readouts))
     as_text(state).encode()
     page([state]).encode()
-    as_dict(state)
+    json.dumps(as_dict(state), allow_nan=False).encode()

@@ -158,6 +158,14 @@ def test_sglang_with_its_config(check: Any, tmp_path: Path) -> None:
     assert old.advises("--tokenizer-metrics-allowed-custom-labels")
 
 
+def test_explain_beside_it_stays_json(server: h.HostileServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags that an engine was started with are no input of the arithmetic, and no JSON."""
+    server.engines["engine"] = sglang()
+    main(["explain", "--target", server.url("engine"), "--output", "json", "--hub", "false"])
+    (engine,) = json.loads(capsys.readouterr().out)["engines"]
+    assert "options" not in {i["name"] for i in engine["inputs"]}
+
+
 def test_wrong_config_is_a_problem(check: Any, tmp_path: Path) -> None:
     """Twice the layers are twice the bytes that SGLang says it took: the figures can't be trusted."""
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 8}))

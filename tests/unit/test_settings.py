@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,18 @@ def test_help_names_every_flag_once_with_a_meaning(command: str, capsys: pytest.
     for flag, _, meaning in flags(COMMANDS[command]):
         assert told.count(f"  {flag} ") == 1
         assert meaning
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_access_examples_of_the_readme(tmp_path: Path) -> None:
+    """They are copied as they stand: every flag exists, and the file is one that serve takes."""
+    part = README.read_text().partition("## An engine that is guarded\n")[2].partition("\n## ")[0]
+    shell, file = re.findall(r"```\w*\n(.*?)```", part, re.S)
+    commands = [line.partition("#")[0].split() for line in shell.replace("\\\n", " ").splitlines()]
+    assert [words[:2] for words in commands] == [["kvcache-exporter", "serve"]] * 2
+    assert [serve(*words[2:]).target[0].label for words in commands] == ["10.0.0.5:8443", "/run/vllm.sock"]
+    (tmp_path / "s.yaml").write_text(file)
+    got = serve("--config-file", str(tmp_path / "s.yaml"))
+    assert [t.bearer_token_file for t in got.target] == [Path("/etc/chat/token"), None]
