@@ -66,6 +66,13 @@ def _rules() -> list[object]:
     return groups(numbers)
 
 
+def _wait_seen(exporter: Program, watching: Prometheus) -> None:
+    """Return when a poll that began since has been scraped, and evaluated."""
+    polled = exporter.wait_for_polls("vllm", 2).value("kvcache_exporter_fetches_total", target="vllm")
+    seen = f'kvcache_exporter_fetches_total{{target="vllm"}} offset 2s >= {polled}'
+    watching.wait_for(lambda: bool(watching.query(seen)), "the tapes where they stop")
+
+
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """It has seen both tapes stop by stop, and SGLang's request log grow."""
@@ -113,10 +120,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
                 tape.wind(stop)
             with log.open("a") as file:
                 file.writelines(lines[n :: len(STOPS)])
-            # A poll that began since, two scrapes of it, and an evaluation of those.
-            polled = exporter.wait_for_polls("vllm", 2).value("kvcache_exporter_fetches_total", target="vllm")
-            seen = f'kvcache_exporter_fetches_total{{target="vllm"}} offset 2s >= {polled}'
-            watching.wait_query(seen, f"the tapes at {stop} s")
+            _wait_seen(exporter, watching)
         yield watching
 
 

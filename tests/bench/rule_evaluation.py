@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from alerts.rules import groups
 from exporter.requests.tiers import ITL_BOUNDS, TTFT_BOUNDS
+from tests.bench._common import tell
 from tests.rig.server import Server, free_port
 from tests.rig.waiting import wait_for
 
@@ -149,17 +150,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=90, help="how long each size is scraped")
     parser.add_argument("--engines", type=int, nargs=2, default=[100, 1000])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the engines: to see that it works")
     asked = parser.parse_args()
+    if asked.quick:
+        asked.engines, asked.seconds = [10, 100], 40.0
     seconds_of = {"s": 1, "m": 60}
     intervals = {g["name"]: int(g["interval"][:-1]) * seconds_of[g["interval"][-1]] for g in groups()}
-    shares = []
+    shares: list[float] = []
+    figures: dict[str, dict[str, float]] = {}
     for engines in asked.engines:
         took, series = measure(engines, asked.seconds)
         shares.append(sum(took[name] / interval for name, interval in intervals.items()))
+        figures[str(engines)] = {"series": series, "share": shares[-1], **took}
         print(f"{engines} engines, {series} series: {shares[-1]:.1%} of the intervals")
         for name, seconds in took.items():
             print(f"  {name}: {seconds:.3f} s every {intervals[name]} s")
     print(f"ratio of the two sizes: {shares[1] / shares[0]:.1f}")
+    tell("rule_evaluation", {**figures, "ratio": shares[1] / shares[0]})
 
 
 if __name__ == "__main__":
