@@ -98,7 +98,7 @@ async def get(client: httpx.AsyncClient, url: str, *, timeout: float, max_bytes:
     return Answer(body.decode("utf-8", errors="replace"), content_type)
 
 
-async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: int) -> tuple[bytes, str]:
+async def _body(client: httpx.AsyncClient, url: str, timeout: float, max_bytes: int) -> tuple[bytes, str]:  # noqa: ASYNC109
     # The TCP and the TLS handshake must end by their own time limits, before the one around
     # them does: httpcore 1.x leaves the socket open when a TLS handshake is cancelled.
     limits = httpx.Timeout(timeout, connect=timeout * HANDSHAKE_SHARE)
