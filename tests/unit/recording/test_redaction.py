@@ -90,6 +90,16 @@ def test_names_are_replaced_alike_everywhere() -> None:
     assert redactor.document(models) == {"data": [entry]}
 
 
+def test_different_paths_stay_different() -> None:
+    """A draft that lies under the same last name is not the model itself: readers compare the two."""
+    said = {"model_path": "/a/llama", "speculative_draft_model_path": "/drafts/llama", "tp_size": 1}
+    assert Redactor().document(said) == {
+        "model_path": "/nonexistent/llama",
+        "speculative_draft_model_path": "/nonexistent/llama-2",
+        "tp_size": 1,
+    }
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_pages_read_the_same_afterwards(path: Path) -> None:
     """Redaction must not cost a figure: every recorded page and every case."""
