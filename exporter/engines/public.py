@@ -78,8 +78,8 @@ INFO_FIELDS: Fields = {
     "speculative_draft_model_path": Kind.LOCATION,
     **_values(
         "object", "version", "enable_trace", "export_metrics_to_file",
-        "tokenizer_metrics_allowed_custom_labels", "attention_backend", "chunked_prefill_size", "context_length",
-        "cpu_offload_gb",
+        "tokenizer_metrics_allowed_custom_labels", "attention_backend", "chunked_prefill_size",
+        "context_length", "cpu_offload_gb",
         "dcp_size", "device", "disable_cuda_graph", "disable_hybrid_swa_memory", "disable_overlap_schedule",
         "disable_radix_cache", "disaggregation_mode", "dp_size", "dtype", "enable_dp_attention",
         "enable_hierarchical_cache", "enable_metrics", "ep_size", "hicache_ratio", "hicache_size",
