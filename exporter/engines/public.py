@@ -19,7 +19,7 @@ ENGINES = frozenset(ENDPOINTS)
 class Kind(StrEnum):
     """What a public field holds."""
 
-    VALUE = "value"  # a number, a flag, or one word
+    VALUE = "value"  # a number, a flag, one word, or a list of those
     MODEL = "model"  # a model's name, path or hub id
     LOCATION = "location"  # the same, as the place to look for its files
     ADAPTER = "adapter"  # a LoRA adapter's name, or several with commas
@@ -75,8 +75,11 @@ INFO_FIELDS: Fields = {
     # /server_info and /model_info of SGLang
     "model_path": Kind.LOCATION,
     "served_model_name": Kind.MODEL,
+    "speculative_draft_model_path": Kind.LOCATION,
     **_values(
-        "object", "version", "attention_backend", "chunked_prefill_size", "context_length", "cpu_offload_gb",
+        "object", "version", "enable_trace", "export_metrics_to_file",
+        "tokenizer_metrics_allowed_custom_labels", "attention_backend", "chunked_prefill_size",
+        "context_length", "cpu_offload_gb",
         "dcp_size", "device", "disable_cuda_graph", "disable_hybrid_swa_memory", "disable_overlap_schedule",
         "disable_radix_cache", "disaggregation_mode", "dp_size", "dtype", "enable_dp_attention",
         "enable_hierarchical_cache", "enable_metrics", "ep_size", "hicache_ratio", "hicache_size",

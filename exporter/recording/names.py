@@ -28,6 +28,7 @@ class Names:
         self.replace = replace
         self.changed: Counter[str] = Counter()
         self._numbers: dict[str, dict[str, str]] = {}
+        self._places: dict[str, dict[str, int]] = {}
 
     def public(self, kind: Kind, value: str) -> str:
         """``value`` as it may be shown."""
@@ -45,11 +46,17 @@ class Names:
         shown = hub_id(value) or _last(value)
         if self.replace or not _is_name(shown):
             shown = self.number("model" if kind is Kind.LOCATION else str(kind), shown)
-        is_path = kind is Kind.LOCATION and "/" in value and hub_id(value) is None
-        shown = NOWHERE + shown if is_path else shown
+        if kind is Kind.LOCATION and "/" in value and hub_id(value) is None:
+            shown = NOWHERE + self._apart(shown, value)
         if shown != value:
             self.changed["names"] += 1
         return shown
+
+    def _apart(self, last: str, path: str) -> str:
+        """The last part of a path; numbered where another path has the same (a draft beside its model)."""
+        places = self._places.setdefault(last, {})
+        number = places.setdefault(path, len(places) + 1)
+        return last if number == 1 else f"{last}-{number}"
 
     def number(self, kind: str, value: str) -> str:
         """A stand-in for ``value``: distinct values stay distinct, so that series do."""

@@ -150,7 +150,7 @@ class Redactor:
             return [self._fields(kind[0], entry) for entry in entries[:MAX_ENTRIES]]
         if isinstance(kind, Mapping):
             return self._fields(kind, value)
-        if isinstance(value, list) and kind is Kind.MODEL:  # vLLM's served_model_name may be a list
+        if isinstance(value, list) and kind in (Kind.MODEL, Kind.VALUE):  # served names, label names
             return [self._field(kind, one) for one in value[:MAX_ENTRIES]]
         if not isinstance(value, str):
             return _plain(value)
