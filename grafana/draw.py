@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,31 +12,18 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
-from grafana.source import Series, legend, table
+from grafana.draw_table import rows
+from grafana.look import FAINT, GRID, INK, SMALL, by_threshold, colour, mapped
+from grafana.source import Series, legend
 from grafana.units import written
 
-INK, FAINT, GRID = "#24292e", "#6e7781", "#e4e7eb"
 PALETTE: Final = (
     *("#3d7fc4", "#e0752d", "#508642", "#ba43a9", "#cca300", "#0a9396", "#bf1b00", "#705da0", "#8f6b32"),
     *("#447ebc", "#c15c17", "#7eb26d", "#962d82", "#e5ac0e", "#58140c"),
 )
-COLOURS: Final = {
-    "green": "#3f8f3f",
-    "yellow": "#c99700",
-    "red": "#d13b3b",
-    "blue": "#3d7fc4",
-    "purple": "#8f5bb5",
-    "transparent": "none",
-}
-SMALL: Final = 7.5
 _TIME_STEPS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 4 * 3600, 86400)
 _TICK_MINUTES: Final = (5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 10080, 10**6)
 Answers = Sequence[Sequence[Series]]
-
-
-def colour(name: str) -> str:
-    """A Grafana colour as matplotlib has it."""
-    return COLOURS.get(name, name)
 
 
 def _defaults(panel: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,21 +37,6 @@ def _named(panel: Mapping[str, Any], answers: Answers) -> list[tuple[str, Series
         for target, answer in zip(panel["targets"], answers, strict=True)
         for one in answer
     ]
-
-
-def _by_threshold(value: float, thresholds: Mapping[str, Any] | None) -> str:
-    steps = (thresholds or {}).get("steps", [])
-    reached = [step["color"] for step in steps if step.get("value") is None or value >= step["value"]]
-    return colour(reached[-1]) if reached else INK
-
-
-def _mapped(value: object, mappings: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    key = f"{value:g}" if isinstance(value, float) else str(value)
-    for mapping in mappings:
-        if key in mapping["options"]:
-            told = mapping["options"][key]
-            return told["text"], colour(told.get("color", INK))
-    return None
 
 
 def _time_axis(axes: Axes, span: tuple[float, float]) -> None:
@@ -173,12 +144,12 @@ def states(
     mappings, named = _defaults(panel)["mappings"], sorted(_named(panel, answers), key=lambda one: one[0])
     for row, (_, one) in enumerate(reversed(named)):
         for at, length, value in _runs(one, step):
-            words = _mapped(value, mappings)
+            words = mapped(value, mappings)
             axes.barh(row, length, left=at, height=0.8, color=words[1] if words else GRID)
     axes.set_yticks(range(len(named)), [name for name, _ in reversed(named)])
     _time_axis(axes, span)
     seen = {one for _, series in named for _, one in series.points}
-    known = [found for value in sorted(seen) if (found := _mapped(value, mappings)) is not None]
+    known = [found for value in sorted(seen) if (found := mapped(value, mappings)) is not None]
     patches = [Rectangle((0, 0), 1, 1, color=shade) for _, shade in known]
     axes.legend(
         patches,
@@ -202,7 +173,7 @@ def bars(axes: Axes, panel: Mapping[str, Any], answers: Answers, *_: object) -> 
     for row, value in enumerate(reversed(values)):
         axes.barh(row, most, color="#f0f2f4", height=0.7)
         if np.isfinite(value):
-            axes.barh(row, min(value, most), color=_by_threshold(value, told.get("thresholds")), height=0.7)
+            axes.barh(row, min(value, most), color=by_threshold(value, told.get("thresholds")), height=0.7)
         axes.text(most * 1.02, row, written(value, unit), va="center", fontsize=SMALL + 1, color=INK)
     axes.set_yticks(range(len(named)), [name for name, _ in reversed(named)])
     axes.set_xlim(0, most * 1.2)
@@ -220,7 +191,7 @@ def numbers(axes: Axes, panel: Mapping[str, Any], answers: Answers, *_: object) 
     plain = panel["options"]["colorMode"] == "none"
     for n, (name, one) in enumerate(named):
         value = one.points[-1][1]
-        shade = INK if plain else _by_threshold(value, told.get("thresholds"))
+        shade = INK if plain else by_threshold(value, told.get("thresholds"))
         where = (n + 0.5) / len(named)
         axes.text(
             where,
@@ -261,54 +232,6 @@ def heat(
         [mark + 1 for mark in marks], [written(float(rows[low + m].labels["le"]), unit) for m in marks]
     )
     _time_axis(axes, span)
-
-
-def rows(axes: Axes, panel: Mapping[str, Any], answers: Answers, *_: object) -> None:
-    """A table: what fits into the panel."""
-    headings, cells = table(panel, answers)
-    axes.axis("off")
-    rules = {
-        one["matcher"]["options"]: {p["id"]: p["value"] for p in one["properties"]}
-        for one in panel["fieldConfig"].get("overrides", ())
-    }
-    texts: list[list[tuple[str, str]]] = []
-    for row in cells:
-        texts.append([_cell(value, rules.get(head, {})) for head, value in zip(headings, row, strict=True)])
-    widths = [
-        max([len(head) * 1.1, *(len(line[n][0]) for line in texts)]) + 2 for n, head in enumerate(headings)
-    ]
-    total = max(sum(widths), 1)
-    left = np.concatenate(([0.0], np.cumsum(widths)[:-1])) / total
-    many = max(1, int(panel["gridPos"]["h"] * 1.5) - 3)
-    height = 1 / (many + 1.5)
-    for x, head in zip(left, headings, strict=True):
-        axes.text(x, 1, head, fontsize=SMALL, color=FAINT, va="top", fontweight="bold")
-    room = axes.get_window_extent().width / (5.1 * total)
-    for n, line in enumerate(texts[:many]):
-        for x, width, (text, shade) in zip(left, widths, line, strict=True):
-            axes.text(
-                x,
-                1 - (n + 1.2) * height,
-                textwrap.shorten(text, max(4, int(width * room)), placeholder="…") if room < 1 else text,
-                fontsize=SMALL,
-                color=shade,
-                va="top",
-            )
-    if len(texts) > many:
-        axes.text(0, 0, f"… {len(texts) - many} more rows", fontsize=SMALL, color=FAINT, va="bottom")
-
-
-def _cell(value: object, rule: Mapping[str, Any]) -> tuple[str, str]:
-    if value is None:
-        return "", INK
-    if (words := _mapped(value, rule.get("mappings", ()))) is not None:
-        return words
-    if not isinstance(value, float):
-        return str(value), INK
-    shade = _by_threshold(value, rule.get("thresholds")) if "thresholds" in rule else INK
-    if "decimals" in rule and rule.get("unit") == "none":
-        return f"{value:.{rule['decimals']}f}", shade
-    return written(value, rule.get("unit", "none")), shade
 
 
 DRAWN: Final[Mapping[str, Callable[[Axes, Mapping[str, Any], Answers, tuple[float, float], float], None]]] = {

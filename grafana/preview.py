@@ -19,7 +19,8 @@ from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
 from grafana.build import BOARDS, FOLDER
-from grafana.draw import DRAWN, FAINT, GRID, INK, SMALL
+from grafana.draw import DRAWN
+from grafana.look import FAINT, GRID, INK, SMALL
 from grafana.source import Source, legend
 
 # Inches: a board is 24 columns wide.

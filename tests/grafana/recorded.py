@@ -68,8 +68,9 @@ class Scraped:
     def __init__(self, pod: Pod, clock: Clock) -> None:
         self.pod, self._clock, self._at = pod, clock, 0.0
         routes = ["shared", "long", "short", "decode"] if pod.log_lines else []
+        # Nobody is asked there; at an address of this machine an engine of somebody else may listen.
         target = TargetSettings(
-            url=f"http://{pod.target}", name=pod.target, model_config_path=pod.config, **pod.settings
+            url="http://192.0.2.1", name=pod.target, model_config_path=pod.config, **pod.settings
         )
         recorded = {"gpu_bandwidth": GPU, "price_per_hour": PRICE} if pod.spans or pod.log_lines else {}
         settings = ServeSettings(target=[target], hub=False, context=list(TIERS), route=routes, **recorded)  # type: ignore[arg-type]

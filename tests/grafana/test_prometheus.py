@@ -12,6 +12,7 @@ import pytest
 
 from exporter.demo import load
 from exporter.requests.tiers import ITL_BOUNDS
+from grafana.preview import picture
 from grafana.source import Source
 from tests.alerts.stand import Prometheus
 
@@ -90,6 +91,14 @@ def test_annotations_and_variables_find_something(prometheus: Prometheus) -> Non
         for one in board["templating"]["list"]:
             if one["type"] == "query":
                 assert asked.values(one["query"]), one["name"]
+
+
+@pytest.mark.parametrize("uid", ["kvcache-latency", "kvcache-fleet"])
+def test_preview_draws_every_kind_of_panel(prometheus: Prometheus, uid: str) -> None:
+    """Between them these two boards have all kinds; a picture that fails is one that nobody looks at."""
+    drawn = picture(COMMITTED[uid], source(prometheus))
+    assert drawn.startswith(b"\x89PNG")
+    assert 50_000 < len(drawn) < 250_000, "empty panels make a small picture"
 
 
 def test_a_wrong_query_is_noticed(prometheus: Prometheus) -> None:
