@@ -89,7 +89,7 @@ class Server:
         return self.log_path.read_text(errors="replace")
 
     def raise_if_dead(self) -> None:
-        """Raise RuntimeError, with the end of the log, if the program has ended."""
+        """Raise RuntimeError, with much of the end of the log, if the program has ended."""
         if self._popen is not None and (status := self._popen.poll()) is not None:
-            end = "\n".join(self.log().splitlines()[-40:])
+            end = "\n".join(self.log().splitlines()[-150:])
             raise RuntimeError(f"{self._command[0]} ended with status {status}:\n{end}")

@@ -30,6 +30,8 @@ MODULES = (
     "vllm.v1.worker.gpu_worker",
     "vllm.v1.attention.backends.triton_attn",
     "vllm.entrypoints.openai.api_server",
+    "tiktoken",
+    "torchvision",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "exporter.cli",
     "pytest_timeout",
