@@ -14,6 +14,7 @@ import yaml
 from cloudcoil.models.prometheus_operator.v1 import PrometheusRule
 
 from alerts.rules import HERE, groups
+from exporter.recording.replay import write_model
 from tests.integration.running import Program
 from tests.rig.server import Server, free_port
 from tests.rig.waiting import wait_for
@@ -156,7 +157,7 @@ def test_victoriametrics_makes_what_prometheus_makes(tmp_path: Path) -> None:
     tape = Tape()
     with recorded_engine(tape) as url, Inbox() as inbox, alertmanager(inbox, tmp_path) as manager:
         settings = Program.targets({"vllm-a": url}, tmp_path)
-        config = ["--model-config", str(RECORDING.config_path)]
+        config = ["--model-config", str(write_model(RECORDING, tmp_path / "model"))]
         with (
             Program(tmp_path / "exporter.log", *settings, *config, unstretched=True) as exporter,
             Prometheus(quick_rules(ALERT), tmp_path, [exporter.listen]) as prometheus,
