@@ -29,9 +29,9 @@ def metric_table() -> str:
 
 
 def settings_table() -> str:
-    """Flags of ``serve``, ``explain`` and ``check``; environment and file keys follow from them."""
+    """Flags of the commands that look at an engine or a recording of one; environment and file keys follow."""
     rows: dict[str, tuple[list[str], str, str]] = {}
-    for command in ("serve", "explain", "check"):
+    for command in ("serve", "explain", "check", "record", "replay"):
         for flag, default, meaning in flags(COMMANDS[command]):
             rows.setdefault(flag, ([], default, meaning))[0].append(command)
     lines = ["| flag | commands | default | meaning |", "|---|---|---|---|"]

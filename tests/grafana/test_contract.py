@@ -64,7 +64,7 @@ def test_every_alert_has_its_panel() -> None:
 
 
 def test_panel_of_an_alert_shows_what_it_measures() -> None:
-    """The panel reads a series that the alert's own expression reads."""
+    """The panel reads a series that the alert's own expression reads, and the alert links to its board."""
     rules = {rule["alert"]: rule for group in groups() for rule in group["rules"] if "alert" in rule}
     for alert, (uid, title) in PANELS.items():
         (panel,) = [one for one in COMMITTED[uid]["panels"] if one["title"] == title]
@@ -72,6 +72,7 @@ def test_panel_of_an_alert_shows_what_it_measures() -> None:
         measured = {name for name, _ in selectors(rules[alert]["expr"])}
         # The engine's state is told by the reasons why it could not be read.
         assert shown & measured or alert == "KVCacheEngineDown", alert
+        assert rules[alert]["annotations"]["dashboard"].rpartition("/")[2] == uid, alert
 
 
 def test_every_reason_has_a_meaning() -> None:
