@@ -29,7 +29,7 @@ def metric_table() -> str:
 
 
 def settings_table() -> str:
-    """Flags of the commands that look at an engine or a recording of one; environment and file keys follow."""
+    """Flags of all commands but ``demo`` and ``plan``; environment and file keys follow from them."""
     rows: dict[str, tuple[list[str], str, str]] = {}
     for command in ("serve", "explain", "check", "record", "replay"):
         for flag, default, meaning in flags(COMMANDS[command]):
