@@ -72,8 +72,7 @@ def watch_of(settings: CommandSettings, targets: Sequence[TargetSettings]) -> Wa
 
 def _from_files(settings: ExplainSettings) -> TargetState:
     assert settings.metrics is not None  # noqa: S101
-    overrides = settings.model_dump(include=set(TargetSettings.model_fields) - {"url", "name", "route"})
-    target = TargetSettings(url="http://file", name=settings.metrics.name, **overrides)
+    target = TargetSettings(url="http://file", name=settings.metrics.name).with_common(settings)
     state = TargetState(target, settings.context, 1.0)
     documents = [parse_document(_text(path)) for path in settings.engine_info]
     for path, document in zip(settings.engine_info, documents, strict=True):
