@@ -63,7 +63,7 @@ def test_the_capacity_is_the_engines(stand: Stand) -> None:
 
 @every_model
 def test_check_says_that_all_is_well(stand: Stand) -> None:
-    """The doctor on a real engine: nothing wrong, every byte known, and the flag that would help."""
+    """The doctor on a real engine: nothing wrong, every byte known, and the flags that would help."""
     code, told = checked(stand.engine.url)
 
     assert (code, told["engine"], told["arithmetic"]["agrees"]) == (0, "vllm", True)
@@ -72,7 +72,9 @@ def test_check_says_that_all_is_well(stand: Stand) -> None:
     available = {signal["signal"] for signal in told["signals"] if signal["available"]}
     assert {"kvcache_bytes_per_token", "kvcache_capacity_bytes", "kvcache_max_sequences"} <= available
     flags = {(advice["flag"] or "").split(" ")[0] for advice in told["advice"]}
-    assert "--otlp-traces-endpoint" in flags  # it was started without
+    # Started with traces, and without the cache's own histograms.
+    assert "--kv-cache-metrics" in flags
+    assert "--otlp-traces-endpoint" not in flags
 
 
 @every_model
