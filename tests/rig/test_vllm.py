@@ -67,7 +67,7 @@ def test_check_says_that_all_is_well(stand: Stand) -> None:
     code, told = checked(stand.engine.url)
 
     assert (code, told["engine"], told["arithmetic"]["agrees"]) == (0, "vllm", True)
-    assert told["model_names"] == [stand.model.name]
+    assert told["model_names"] == [stand.model.directory]
     assert told["model_config"]["found"]
     available = {signal["signal"] for signal in told["signals"] if signal["available"]}
     assert {"kvcache_bytes_per_token", "kvcache_capacity_bytes", "kvcache_max_sequences"} <= available
@@ -209,8 +209,15 @@ def test_as_many_sequences_fit_as_predicted(stand: Stand, context: int) -> None:
     # The moment lasts 31 tokens; on a busy machine the client may be late for it.
     assert any(asyncio.run(scenario()) for _ in range(5))
     unpreempted = _preemptions(stand.sidecar.scrape_fresh()) == _preemptions(before)
-    _run_all(stand, 600, prompt_tokens, context - prompt_tokens + 1, predicted + 1)
-    preempted = _preemptions(stand.sidecar.scrape_fresh()) > _preemptions(before)
+
+    def preempts(attempt: int) -> bool:
+        many = predicted + 1
+        _run_all(stand, 600 + attempt, prompt_tokens, context - prompt_tokens + 1, many, attempt / 2)
+        return _preemptions(stand.sidecar.scrape_fresh()) > _preemptions(before)
+
+    # A state holds its second block for one token: only sequences that are in step with each other need all
+    # of them at once. The engine takes into its first step what it has by then, so it is given more time.
+    preempted = any(preempts(n) for n in range(6 if model.hybrid else 1))
 
     reached = predicted + 1 if not preempted else predicted if unpreempted else predicted - 1
     checks.reached(context, predicted, reached)
@@ -306,10 +313,12 @@ def _preemptions(page: Page) -> float:
     return page.value(c.PREEMPTIONS.name)
 
 
-def _run_all(stand: Stand, seed: int, prompt_tokens: int, max_tokens: int, count: int) -> None:
+def _run_all(
+    stand: Stand, seed: int, prompt_tokens: int, max_tokens: int, count: int, held_seconds: float = 0.0
+) -> None:
     async def scenario() -> None:
         async with _load(stand) as client, _watched(stand, client):
-            await client.start_together(prompts(seed, [prompt_tokens] * count), max_tokens)
+            await client.start_together(prompts(seed, [prompt_tokens] * count), max_tokens, held_seconds)
             await client.finish()
             await client.idle()
 
