@@ -104,6 +104,9 @@ def _from_recording(settings: ExplainSettings) -> TargetState:
     own = settings.model_dump(include=set(TargetSettings.model_fields) - {"url", "name"}, exclude_unset=True)
     target = header.target("http://recording", settings.recording.name, **own)
     state = TargetState(target, settings.context, 1.0)
+    last = recording.frames[-1].at_seconds
+    if settings.at is not None and settings.at > last:
+        raise ValueError(f"{settings.recording} ends {last:.1f} s after its first page")
     until = recording.index_at(settings.at) if settings.at is not None else len(recording.frames) - 1
     state.learn(read_documents(header.endpoints.values(), header.software), header.command_line)
     if settings.model_config_path is not None:

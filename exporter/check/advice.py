@@ -168,7 +168,10 @@ def _engine(found: Found) -> Iterator[Advice]:
         for traces in (switches.VLLM_TRACES, switches.SGLANG_TRACES):
             why = "One span per finished request, sent to the exporter: latency and occupancy by context."
             yield from _if_known(found, traces, Weight.BETTER, why, records)
-    if not _on(found, switches.SGLANG_TRACES):
+    if _on(found, switches.SGLANG_REQUEST_LOG):
+        why = "The engine writes a log of its requests; the exporter reads it where it is shared with it."
+        yield Advice(Weight.OPTIONAL, Where.EXPORTER, why, "--request-log DIR", unlocks=records)
+    elif not _on(found, switches.SGLANG_TRACES):
         why = "Or a log of requests instead of spans (here: --request-log DIR); prompts are in it."
         yield from _if_known(found, switches.SGLANG_REQUEST_LOG, Weight.OPTIONAL, why, records)
     why = 'Clients then send `x-custom-labels: {"route": "chat"}`, and prefix hits are told by route.'

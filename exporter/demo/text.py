@@ -40,6 +40,7 @@ def what_to_look_at(listen_url: str) -> str:
         "",
         "Try",
         f"  curl -s {base}/metrics | grep -E '^({to_grep})'",
+        f"  curl -s {base}/sd    # where the two engines are, for `check` and `record`",
         "",
         "Ctrl-C ends it.",
     ]

@@ -30,7 +30,8 @@ class BaseCommand(Overrides, CommandSettings):
     model_config = CommandSettings.model_config  # both bases have one
 
     hub: bool = Field(
-        default=True, description="look the model's config.json up on the hub if it is nowhere local"
+        default=True,
+        description="look the model's config.json up on the hub if it is nowhere local; `--hub false`: never",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
