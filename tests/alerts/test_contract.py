@@ -93,16 +93,18 @@ def _labels_of(name: str, within: frozenset[str] = frozenset()) -> set[str]:
 
     ``within``: recording rules whose labels are being worked out; one may be made of itself.
     """
-    if name in PROMETHEUS or name in within:
+    if name in PROMETHEUS:
         return set(SCRAPED)
     if name == OVERRIDE:
         return {"alert", *POD}
     if found := family(name):
         return {*SCRAPED, *_KNOWN[found].labels} | ({"le"} if name.endswith("_bucket") else set())
     below = partial(_labels_of, within=within | {name})
-    labels: set[str] = set()
+    labels = set(SCRAPED) if name in within else set()
     for rule in RULES:
-        if rule.get("record") == name:
+        # What it makes of itself has no labels but those of the rules of that name that begin anew.
+        of_itself = name in within and name in promql.names(rule["expr"])
+        if rule.get("record") == name and not of_itself:
             labels |= promql.labels(promql.parse(rule["expr"]), below) or set()
             labels |= set(rule.get("labels", ()))
     return labels
