@@ -18,7 +18,6 @@ from .recorded import START, STEP_S, TIERS, line, record
 from .tapes import END_S
 
 END: Final = START + END_S
-SELF: Final = {"kvcache:exporter:seen"}  # a rule over its own past
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 _NAME: Final = re.compile(r"kvcache:[a-z0-9_:]+")
 
@@ -31,15 +30,29 @@ def rules() -> list[Any]:
 
 
 def levels(made: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Recording rules, each after those that it is made of."""
+    """Recording rules, each after those that it is made of.
+
+    A rule made of its own name comes after the rules of that name that begin anew.
+
+    Raises:
+        ValueError: rules that wait for each other.
+    """
     left = [rule for group in made for rule in group["rules"] if "record" in rule]
     ordered: list[list[dict[str, Any]]] = []
     while left:
+        anew = {rule["record"] for rule in left if rule["record"] not in _names(rule)}
         waiting = {rule["record"] for rule in left}
-        ready = [rule for rule in left if not (set(_NAME.findall(rule["expr"])) - SELF) & waiting]
+        ready = [rule for rule in left if not _names(rule) & (anew | (waiting - {rule["record"]}))]
+        if not ready:
+            raise ValueError(f"rules that wait for each other: {sorted(waiting)}")
         ordered.append(ready)
         left = [rule for rule in left if rule not in ready]
     return ordered
+
+
+def _names(rule: Mapping[str, Any]) -> set[str]:
+    """Recording rules that a rule is made of."""
+    return set(_NAME.findall(rule["expr"]))
 
 
 def _over_time(prometheus: Prometheus, expr: str) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
