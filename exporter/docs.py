@@ -30,14 +30,16 @@ def metric_table() -> str:
 
 def settings_table() -> str:
     """Flags of all commands but ``demo`` and ``plan``; environment and file keys follow from them."""
-    rows: dict[str, tuple[list[str], str, str]] = {}
+    # A flag has a row for each thing that it is: commands may differ in its default or its meaning.
+    rows: dict[str, dict[tuple[str, str], list[str]]] = {}
     for command in ("serve", "explain", "check", "record", "replay"):
         for flag, default, meaning in flags(COMMANDS[command]):
-            rows.setdefault(flag, ([], default, meaning))[0].append(command)
+            rows.setdefault(flag, {}).setdefault((default, meaning), []).append(command)
     lines = ["| flag | commands | default | meaning |", "|---|---|---|---|"]
-    for flag, (commands, default, meaning) in rows.items():
-        shown = f"`{default}`" if default else ""
-        lines.append(f"| `{flag}` | {', '.join(commands)} | {shown} | {meaning} |")
+    for flag, several in rows.items():
+        for (default, meaning), commands in several.items():
+            shown = f"`{default}`" if default else ""
+            lines.append(f"| `{flag}` | {', '.join(commands)} | {shown} | {meaning} |")
     return "\n".join([*lines, ""])
 
 

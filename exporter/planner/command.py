@@ -17,7 +17,8 @@ from exporter.planner.settings import PlanSettings
 
 
 def run(settings: PlanSettings) -> int:
-    """Print the plan; 0 also where figures are unavailable, for the answer says so.
+    """Print the plan; 0 also where figures are unavailable, for the answer says so, unless ``strict``:
+    then 1 where the sequences don't fit, or nobody can tell.
 
     Raises ``ValueError``, one line, for a CONFIG or a setting that makes no sense.
     """
@@ -34,7 +35,7 @@ def run(settings: PlanSettings) -> int:
     _print(as_json(found) + "\n" if settings.output == "json" else as_text(found, str(checkpoint.location)))
     if not known(shape):
         print(f"kvcache-exporter plan: {checkpoint.location}: {shape.detail}", file=sys.stderr)
-    return 0
+    return int(settings.strict and found.fits is not True)
 
 
 def _print(page: str) -> None:

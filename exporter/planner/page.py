@@ -208,6 +208,13 @@ def _notes(answer: Answer) -> Iterator[str]:
     if any(answer.beyond(context) for context in answer.contexts):
         yield f"* longer than the model's maximum of {answer.max_model_len:,} tokens"
     weights, bandwidth = answer.deployment.device_weights_bytes, answer.deployment.bandwidth_bytes_per_second
+    if any(
+        known(c.floor) and known(c.fit_sharing) and c.floor.sequences > c.fit_sharing for c in answer.contexts
+    ):
+        yield (
+            f"The step is one of all {answer.question.sequences:,} sequences, also where they don't fit: "
+            "an engine then runs fewer, and the others wait"
+        )
     if known(weights) and known(bandwidth):
         yield (
             f"A decode step reads the weights once ({weights / bandwidth * 1000:,.2f} ms at "

@@ -92,6 +92,9 @@ class PlanSettings(CommandSettings):
     price_per_hour: NonNegativeFloat | None = Field(
         default=None, le=1e9, description="dollars per hour for all GPUs together"
     )
+    strict: CliToggleFlag[bool] = Field(
+        default=False, description="exit with 1 where they don't fit, or where that can't be known"
+    )
     output: Literal["text", "json"] = Field(default="text", description="text or json")
 
 

@@ -122,7 +122,7 @@ def replay(settings: ReplaySettings) -> int:
             f"{len(recording.frames)} pages over {recording.frames[-1].at_seconds:.0f} s.\n"
             f"  the engine    {engines[0].url}/metrics\n"
             f"  the exporter  http://{settings.listen_address}/explain, /metrics\n"
-            "Ctrl-C ends it."
+            + ("It ends with the recording." if settings.once else "Ctrl-C ends it.")
         )
 
     how = Play(
@@ -155,12 +155,11 @@ def play(
                 context=list(how.context),
                 hub=False,
             )
-            print(greeting(engines), flush=True)
             longest = max(recording.loop_seconds for recording in recordings.values())
             limit = longest / how.speed if how.once else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit):
-                    await web.serve(Watch(serving), how.listen_address)
+                    await web.serve(Watch(serving), how.listen_address, greeting=greeting(engines))
 
     try:
         with suppress(asyncio.CancelledError):

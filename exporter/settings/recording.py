@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from exporter.settings.commands import COMMANDS, DEFAULT_TARGET, BaseCommand, host_and_port
+from exporter.settings.commands import COMMANDS, DEFAULT_CONTEXTS, DEFAULT_TARGET, BaseCommand, host_and_port
 from exporter.settings.engine import Targets, TargetSettings, Tiers
 from exporter.settings.loading import SHARED_NAMES, names_of
 
@@ -41,7 +41,7 @@ class ReplaySettings(BaseCommand):
 
     recording: CliPositionalArg[Path] = Field(description="file that `record` wrote")
     context: Tiers = Field(
-        default=[4096, 8192, 32768, 131072], max_length=20, description="context tiers in tokens"
+        default=list(DEFAULT_CONTEXTS), max_length=20, description="context tiers in tokens"
     )
     listen_address: str = Field(default="127.0.0.1:9844", description="HOST:PORT to serve on")
     poll_interval: float = Field(default=1.0, gt=0.01, le=60, description="seconds between polls")

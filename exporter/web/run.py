@@ -25,13 +25,18 @@ async def serve(
     listen_address: str,
     words: Sequence[str] | None = None,
     web_config: WebConfig | None = None,
+    greeting: str = "",
 ) -> None:
     """Watch and serve until SIGTERM or SIGINT; SIGHUP reloads what ``words`` (the command line) name.
+
+    ``greeting`` is printed once the address is ours.
 
     Raises OSError where the address is taken.
     """
     _allow_many_files()
     listening = listen(*host_and_port(listen_address))
+    if greeting:
+        print(greeting, flush=True)
     log.info(
         "listening",
         version=__version__,

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,14 @@ def test_no_thread_is_left_behind() -> None:
     ):
         exporter.wait(lambda p: p.values("kvcache_engine_up") == [1.0], "the engine read")
     wait_for(lambda: {t.name for t in threading.enumerate() if not t.daemon} <= before, "the threads gone")
+
+
+def test_nothing_is_promised_where_the_port_is_taken(server: h.HostileServer) -> None:
+    """`replay` and `demo` say where to look once they are there, not before."""
+    address = f"127.0.0.1:{server.port}"
+    recorded = str(files("exporter.demo") / "data" / "vllm.jsonl.gz")
+    for command in (["replay", recorded], ["demo"]):
+        ended = run_program(*command, "--listen-address", address)
+        assert ended.returncode == 1
+        assert ended.stdout == ""
+        assert address in ended.stderr

@@ -438,3 +438,32 @@ def test_config_after_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     path = CONFIGS / f"{SMALL}.json"
     assert main(["plan", "--output", "json", "--context", "4096", "8192", str(path)]) == 0
     assert list(json.loads(capsys.readouterr().out)["sequences"]) == ["4096", "8192"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("--context 8192 --sequences 53", 0),  # as in test_keys_to_rely_on: 53 fit
+        ("--context 8192 --sequences 54", 1),
+        ("--context 8192 --sequences 54 --weights-gb 0", 0),
+    ],
+)
+def test_strict_is_for_pipelines(flags: str, code: int) -> None:
+    """A deployment that does not fit can be stopped by its exit code."""
+    assert main(["plan", str(CONFIGS / f"{SMALL}.json"), *flags.split(), "--strict"]) == code
+    assert main(["plan", str(CONFIGS / f"{SMALL}.json"), *flags.split()]) == 0
+
+
+def test_strict_takes_unknown_for_no(tmp_path: Path) -> None:
+    """An architecture nobody knows: no figure, so no promise."""
+    strange = tmp_path / "config.json"
+    strange.write_text('{"model_type": "never_heard_of"}')
+    assert main(["plan", str(strange)]) == 0
+    assert main(["plan", str(strange), "--strict"]) == 1
+
+
+def test_a_step_of_more_than_fit_says_so(page: Page) -> None:
+    """3 sequences of 131,072 fit an H100: the step of 32 is one that no engine there ever takes."""
+    told = page(SMALL, "--gpu H100 --context 8192 131072 --sequences 32")
+    assert "The step is one of all 32 sequences, also where they don't fit" in told
+    assert "The step is one of" not in page(SMALL, "--gpu H100 --context 8192 --sequences 32")
