@@ -8,8 +8,9 @@ import ssl
 import zlib
 from enum import StrEnum
 from functools import cache
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import NamedTuple
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -67,19 +68,54 @@ def client_for(
 
     The one place where clients are made.  ``verify``: TLS other than the default;
     ``auth``: what each request is signed with; ``unix_socket``: its path, instead
-    of a connection to ``host``.
+    of a connection to ``host``.  A proxy that can't be used fails requests, not the start.
     """
     trust_env = unix_socket is None and not is_loopback(host)
     limits = httpx.Limits(max_connections=2, max_keepalive_connections=1)
-    return httpx.AsyncClient(
-        follow_redirects=False,
-        trust_env=trust_env,
-        verify=verify or _trusted_roots(trust_env),
-        headers=HEADERS,
-        auth=auth,
-        limits=limits,
-        transport=httpx.AsyncHTTPTransport(uds=unix_socket, limits=limits) if unix_socket else None,
-    )
+    verify = verify or _trusted_roots(trust_env)
+
+    def made(*, proxied: bool, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            follow_redirects=False,
+            trust_env=proxied,
+            verify=verify,
+            headers=HEADERS,
+            auth=auth,
+            limits=limits,
+            transport=transport,
+        )
+
+    if unix_socket:
+        return made(proxied=False, transport=httpx.AsyncHTTPTransport(uds=unix_socket, limits=limits))
+    try:
+        # Decided here by the name: a request may be pinned to an address later, which NO_PROXY doesn't list.
+        return made(proxied=trust_env and not past_proxies(host))
+    except (ImportError, ValueError, httpx.InvalidURL):
+        return made(proxied=False, transport=_UnusableProxy())
+
+
+class _UnusableProxy(httpx.AsyncBaseTransport):
+    """Stands for a proxy of the environment that is none; its URL may hold a password, so it isn't quoted."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        raise httpx.ProxyError("a proxy variable of the environment is no http:// or https:// URL")
+
+
+def past_proxies(host: str) -> bool:
+    """Whether NO_PROXY names ``host``, or, as httpx does not see, a network that holds it."""
+    if proxy_bypass(host):
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    for entry in getproxies().get("no", "").split(","):
+        try:
+            if address in ip_network(entry.strip(), strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
 
 
 def is_loopback(host: str) -> bool:

@@ -18,6 +18,8 @@ GRACE_S = 1
 BACKLOG = 1024
 # More connections than this are answered with 503: what each may hold is bounded, so all of them are.
 MAX_CONNECTIONS = 1000
+# As peers are called on IPv4, IPv6 and a socket that is both.
+LOOPBACK = "127.0.0.1,::1,::ffff:127.0.0.1"
 # A reader that leaves something of its answer lying for so long will not come for it.
 UNREAD_S = 30.0
 # So long may pass without one complete request and answer: more than any probe or body is given.
@@ -116,7 +118,7 @@ def guest(app: ASGIApp, tls: ssl.SSLContext | None = None, **more: Any) -> Guest
         backlog=BACKLOG,
         # Who may send traces hangs on the peer's address: FORWARDED_ALLOW_IPS must not change whose
         # X-Forwarded-For is believed.
-        forwarded_allow_ips="127.0.0.1",
+        forwarded_allow_ips=LOOPBACK,
         timeout_graceful_shutdown=GRACE_S,
         **more,
     )

@@ -20,7 +20,7 @@ Network = IPv4Network | IPv6Network
 METADATA = (
     ip_network("169.254.0.0/16"),
     ip_network("fe80::/10"),
-    ip_network("fd00:ec2::254/128"),  # AWS
+    ip_network("fd00:ec2::/32"),  # AWS: instances at ::254, pods at ::23
     ip_network("fd20:ce::254/128"),  # Google
     ip_network("100.100.100.200/32"),  # Alibaba
     ip_network("168.63.129.16/32"),  # Azure
@@ -28,6 +28,13 @@ METADATA = (
 )
 # NAT64: an IPv4 address in an IPv6 one.
 NAT64 = ip_network("64:ff9b::/96")
+# Further forms of that, whose inner address depends on the network's own set-up: no engine is told by these.
+TRANSLATED = (
+    ip_network("64:ff9b:1::/48"),  # NAT64 of one's own, RFC 8215
+    ip_network("::ffff:0:0:0/96"),  # stateless translation, RFC 2765
+    ip_network("2002::/16"),  # 6to4
+    ip_network("2001::/32"),  # Teredo
+)
 MAX_URL_CHARS = 1024
 HOST = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?")
 # What may stand between an engine's address and its /metrics; no "..", no query.
@@ -154,7 +161,8 @@ class AllowList:
         Raises :class:`RefusedTargetError`.
         """
         for address in map(plain, addresses):
-            if address.is_unspecified or address.is_multicast or any(address in net for net in METADATA):
+            never = any(address in net for net in (*METADATA, *TRANSLATED))
+            if address.is_unspecified or address.is_multicast or never:
                 continue
             # A name that is allowed and points at this host's own ports is a trick, unless it says so.
             own = address.is_loopback and goal.literal is None and goal.host != "localhost"

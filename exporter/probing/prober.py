@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +25,10 @@ MAX_TARGETS = 500
 FORGET_S = 600.0
 # Fetches at the same time; more wait for their turn, within their own time.
 MAX_FETCHES = 64
+# Fetches of one host and port at the same time, so that what hangs there leaves places for the others.
+MAX_FETCHES_OF_ONE = 8
+# Waiting for a place takes at most this share of a probe's time: what is left must do for a good engine.
+PLACE_SHARE = 0.5
 # The least that a probe is given, however short the scraper's timeout is (seconds).
 LEAST_S = 0.1
 
@@ -37,9 +42,11 @@ class Outcome(StrEnum):
     BAD_TARGET = "bad_target"
     UNKNOWN_MODULE = "unknown_module"
     FORBIDDEN = "forbidden"
+    BUSY = "busy"
 
 
 STATUS = {
+    Outcome.BUSY: 503,
     Outcome.TIMEOUT: 504,
     Outcome.BAD_TARGET: 400,
     Outcome.UNKNOWN_MODULE: 400,
@@ -48,11 +55,12 @@ STATUS = {
 
 
 class ProbeError(Exception):
-    """A probe that has no exposition to answer with."""
+    """A probe that has no exposition to answer with.  ``steps``: what was done until then."""
 
-    def __init__(self, outcome: Outcome, text: str) -> None:
+    def __init__(self, outcome: Outcome, text: str, steps: Sequence[str] = ()) -> None:
         super().__init__(text)
         self.outcome = outcome
+        self.steps = tuple(steps)
 
     @property
     def status(self) -> int:
@@ -84,6 +92,7 @@ class Prober:
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self._running: Shared[Probed] = Shared()
         self._places = asyncio.Semaphore(MAX_FETCHES)
+        self._at: Counter[tuple[str, int]] = Counter()
         self.outcomes: Counter[Outcome] = Counter()
 
     async def probe(self, target: str | None, module: str | None, seconds: float | None) -> Probed:
@@ -121,20 +130,21 @@ class Prober:
                 return await asyncio.shield(task)
         except TimeoutError:
             raise ProbeError(Outcome.TIMEOUT, f"no result in {limit:g} s") from None
-        except RefusedTargetError as refused:
-            raise ProbeError(Outcome.FORBIDDEN, str(refused)) from None
 
     async def _fetch(self, aim: Goal, module: str, allowed: AllowList, limit: float) -> Probed:
         until = self._clock() + limit
         steps = [f"target {aim.url}, module {module or '(none)'}, {limit:g} s for everything"]
-        async with self._places:
+        async with self._place(aim, limit, steps):
             watch = self._watch(aim, module)
             state = watch.state
             try:
                 async with asyncio.timeout(max(0.0, until - self._clock())):
                     found = await addresses_of(aim)
                 steps.append(f"resolved to {', '.join(map(str, found))}")
-                address, pattern = allowed.take(aim, found)
+                try:
+                    address, pattern = allowed.take(aim, found)
+                except RefusedTargetError as refused:
+                    raise ProbeError(Outcome.FORBIDDEN, str(refused), steps) from None
                 steps.append(f"allowed by {pattern.text}; connecting to {address}")
                 watch.address = str(address)
                 async with engine_client(watch.target) as client:
@@ -152,6 +162,29 @@ class Prober:
             shape = state.model.shape
             steps.append("config.json understood" if known(shape) else f"no config.json: {shape.reason}")
             return Probed(state, tuple(steps))
+
+    @asynccontextmanager
+    async def _place(self, aim: Goal, limit: float, steps: Sequence[str]) -> AsyncIterator[None]:
+        """One of the places for fetches.  Without one nothing is known of the engine: that is no 0 for it."""
+        at = aim.host, aim.port
+        if self._at[at] >= MAX_FETCHES_OF_ONE:
+            raise ProbeError(Outcome.BUSY, "too many probes of this host and port are under way", steps)
+        self._at[at] += 1
+        try:
+            try:
+                async with asyncio.timeout(limit * PLACE_SHARE):
+                    await self._places.acquire()
+            except TimeoutError:
+                why = f"other probes took all places for {limit * PLACE_SHARE:g} s"
+                raise ProbeError(Outcome.BUSY, why, steps) from None
+            try:
+                yield
+            finally:
+                self._places.release()
+        finally:
+            self._at[at] -= 1
+            if not self._at[at]:
+                del self._at[at]
 
     def _watch(self, aim: Goal, module: str) -> TargetWatch:
         """What is known about this target, or a new beginning."""

@@ -29,6 +29,7 @@ SECRET = re.compile(
     r"(?i)(password|secret|api_?key|credential|authorization|(?<!per_)token$)(?!.*_(file|path)$)"
 )
 USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+QUERY = re.compile(r"(?<=\?).+")
 MASK = "**********"
 
 
@@ -141,4 +142,9 @@ def _masked(value: Any) -> Any:
         }
     if isinstance(value, list):
         return [_masked(part) for part in value]
-    return USERINFO.sub(f"{MASK}@", value) if isinstance(value, str) else value
+    return _masked_text(value) if isinstance(value, str) else value
+
+
+def _masked_text(text: str) -> str:
+    """A URL without user, password and query; what is none as it is."""
+    return QUERY.sub(MASK, USERINFO.sub(f"{MASK}@", text)) if "://" in text else text

@@ -25,7 +25,8 @@ class ProbePage:
 
     async def serve(self, request: Request) -> Response:
         """200 with an exposition wherever the target may be fetched, ``kvcache_engine_up`` 0 where
-        nothing came of it; 400, 403 or 504 with a line of text where there is nothing to say of it."""
+        nothing came of it; 400, 403, 503 or 504 with a line of text where there is nothing to say of it,
+        and with ``debug=true`` the steps before it."""
         query = request.query_params
         debug = query.get("debug") == "true"
         if any(len(query.getlist(name)) > 1 for name in PARAMETERS):
@@ -33,7 +34,8 @@ class ProbePage:
         try:
             probed = await self._prober.probe(query.get("target"), query.get("module"), _seconds(request))
         except ProbeError as error:
-            return PlainTextResponse(f"{error}\n", error.status)
+            steps = "".join(f"{step}\n" for step in error.steps) if debug else ""
+            return PlainTextResponse(f"{steps}{error}\n", error.status)
         if debug:
             return PlainTextResponse(_told(probed))
         out = Families()

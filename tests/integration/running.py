@@ -19,13 +19,12 @@ from typing import Any, Self
 
 import httpx
 import pytest
-import uvicorn
 
 from exporter import watch, web
 from exporter.fleet import Watch
+from exporter.server import guest, listen
 from exporter.settings import ServeSettings, Target, TargetSettings
 
-from .hostile import reserve_port
 from .page import Page
 from .waiting import wait_for
 
@@ -82,12 +81,8 @@ class InProcess(_Scraped):
         self.watch = Watch(ServeSettings(target=listed, **given), clock)
         self._patch = pytest.MonkeyPatch()
         self.escaped: list[str] = []  # exceptions that nobody caught
-        config = uvicorn.Config(
-            web.app(self.watch), lifespan="off", ws="none", log_config=None, access_log=False
-        )
-        self._server = uvicorn.Server(config)
-        self._sock = reserve_port()
-        self._sock.listen(64)
+        self._server = guest(web.app(self.watch))
+        self._sock = listen("", 0)
         self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 

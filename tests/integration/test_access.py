@@ -15,7 +15,7 @@ import trustme
 
 from exporter import access
 from exporter.access import engine_client
-from exporter.fetch import Failure
+from exporter.fetch import Failure, past_proxies
 from exporter.fleet import Watch
 from exporter.settings import ServeSettings, TargetSettings
 from exporter.target import TargetState
@@ -402,6 +402,43 @@ def test_no_proxy_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_PROXY", "engine.invalid")
         assert failures(polls("http://engine.invalid:8000")) == {Failure.DNS: 1}
         assert proxy.heads == []
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "host", "past"),
+    [
+        (".svc,.cluster.local", "engine.llm.svc", True),
+        ("cluster.local", "engine.llm.svc.cluster.local", True),
+        ("svc", "enginesvc", False),
+        ("10.0.0.0/8, 192.168.0.0/16", "10.1.2.3", True),
+        ("10.0.0.0/8", "11.1.2.3", False),
+        ("10.1.2.3", "10.1.2.3", True),
+        ("fd00::/8", "fd12::1", True),
+        ("*", "engine.example", True),
+        ("", "engine.example", False),
+    ],
+)
+@pytest.mark.usefixtures("_no_proxies")
+def test_no_proxy_as_clusters_write_it(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, host: str, past: bool
+) -> None:
+    """Suffixes and networks, as Go's programs in the same cluster read them."""
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    assert past_proxies(host) is past
+
+
+@pytest.mark.parametrize("proxy", ["socks5://user:c4nary@p:1080", "ftp://c4nary@p", "http://p:notaport"])
+@pytest.mark.usefixtures("_no_proxies")
+def test_a_proxy_that_is_none_fails_what_needs_it(
+    server: h.HostileServer, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    """A poll fails with the reason; the process, and engines that need no proxy, go on."""
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    state = polls("http://engine.invalid:8000", lambda: None)
+    assert failures(state) == {Failure.CONNECTION_FAILED: 2}
+    assert "proxy" in state.last_failure_detail
+    assert CANARY not in state.last_failure_detail
+    assert polls(server.url("engine")).up
 
 
 @pytest.mark.usefixtures("_no_proxies")

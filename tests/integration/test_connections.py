@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from exporter import server
 from exporter.web.pieces import InPieces
 
+from .running import InProcess
 from .waiting import wait_for
 
 # More than the buffers of a connection on loopback take.
@@ -82,3 +84,19 @@ def test_slow_but_steady_reader_gets_everything(
         while more := sock.recv(2**20):
             got += len(more)
     assert got > len(BODY)
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1"])
+def test_who_is_behind_a_proxy_on_this_host(peer: str) -> None:
+    """Records are taken from this host: not from anybody whom a proxy on it lets in.
+
+    On every address, as by default, a peer is called ::ffff:127.0.0.1, and is loopback all the same.
+    """
+    if peer == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with InProcess({"engine": "http://127.0.0.1:1"}) as exporter:
+        url = f"http://{f'[{peer}]' if ':' in peer else peer}:{exporter.url.rpartition(':')[2]}/v1/traces"
+        headers = {"Content-Type": "application/x-protobuf"}
+        for forwarded, status in (({}, 200), ({"X-Forwarded-For": "8.8.8.8"}, 403)):
+            sent = httpx.post(url, content=b"", headers={**headers, **forwarded}, trust_env=False)
+            assert sent.status_code == status

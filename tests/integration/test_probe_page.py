@@ -146,6 +146,49 @@ def test_name_is_resolved_once_and_connected_to_as_checked(
         assert server.asked == before
 
 
+def test_no_proxy_counts_by_name(server: h.HostileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address that a name is pinned to stands in no NO_PROXY; a token sent there would be the proxy's."""
+    real = socket.getaddrinfo
+
+    def resolve(host: str | bytes | None, *args: object, **more: object) -> object:
+        return real("127.0.0.1" if host in ("engine.test", b"engine.test") else host, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with h.reserve_port() as refused, InProcess({}, probe_allow=EVERY_PORT) as exporter:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{refused.getsockname()[1]}")
+        url = f"http://engine.test:{server.port}/engine"
+        assert Page.parse(probe(exporter, url).text).values("kvcache_engine_up") == [0.0]
+        monkeypatch.setenv("NO_PROXY", ".test")
+        assert Page.parse(probe(exporter, url).text).values("kvcache_engine_up") == [1.0]
+
+
+@pytest.mark.parametrize("limit", ["MAX_FETCHES", "MAX_FETCHES_OF_ONE"])
+def test_no_place_is_no_figure(server: h.HostileServer, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Others hang and hold all places: 503 within the scraper's time, and not 0 for a good engine."""
+    monkeypatch.setattr(prober, limit, 1)
+    go = threading.Event()
+
+    def until_told(_: h.Connection) -> None:
+        go.wait(20)
+
+    with (
+        h.HostileServer({}) as other,
+        InProcess({}, probe_allow=EVERY_PORT, timeout=20.0) as exporter,
+    ):
+        held = other if limit == "MAX_FETCHES" else server
+        held.engines["held"] = until_told
+        first = threading.Thread(target=lambda: probe(exporter, held.url("held")))
+        first.start()
+        wait_for(lambda: held.asked["held/metrics"], "the first one under way")
+        told = probe(exporter, server.url("engine"), timeout="0.8", debug="true")
+        assert told.status_code == 503
+        assert "s for everything" in told.text
+        assert exporter.scrape().values(OUTCOMES, outcome="busy") == [1.0]
+        go.set()
+        first.join(20)
+        probe(exporter, server.url("engine")).raise_for_status()
+
+
 def test_scrapers_timeout_is_honoured(exporter: InProcess, server: h.HostileServer) -> None:
     """An engine that hangs costs the time that the scraper gives less the offset, and is a figure: 0.
 
@@ -243,6 +286,15 @@ def test_debug_shows_every_step(exporter: InProcess, server: h.HostileServer) ->
         "Arithmetic:", "bytes_per_token",
     ):  # fmt: skip
         assert line in told.text, line
+
+
+def test_debug_shows_what_led_to_a_refusal(server: h.HostileServer) -> None:
+    """Why is it forbidden?  The address found is what the list is asked for."""
+    with InProcess({}, probe_allow=["10.0.0.0/8:*"]) as exporter:
+        told = probe(exporter, server.url("engine"), debug="true")
+        assert told.status_code == 403
+        assert told.text.splitlines()[1] == "resolved to 127.0.0.1"
+        assert len(probe(exporter, server.url("engine")).text.splitlines()) == 1
 
 
 def test_memory_of_targets_is_bounded(

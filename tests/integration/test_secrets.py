@@ -25,6 +25,10 @@ PATHS = (
     "/nothing",
     "/explain?target=nobody",
     "/-/ready",
+    "/-/config",
+    "/-/config?output=json",
+    "/sd",
+    "/probe?target=127.0.0.1:1&module=guarded&debug=true",
 )
 
 
@@ -57,7 +61,8 @@ class Stand:
         ]
         self.names = [target["name"] for target in targets]
         self.file = folder / "settings.json"  # JSON is YAML
-        self.file.write_text(json.dumps({"target": targets}))
+        probing = {"probe_allow": ["127.0.0.1:*"], "modules": {"guarded": {"bearer_token_file": token}}}
+        self.file.write_text(json.dumps({"target": targets, **probing}))
         self.flags = ["--config-file", str(self.file), "--timeout", "3", "--log-level", "debug"]
         self.env = {
             "HF_HUB_OFFLINE": "0",

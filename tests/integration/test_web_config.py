@@ -167,28 +167,28 @@ def test_plain_http_gets_no_answer_from_a_tls_port(server: h.HostileServer, web:
 
 def test_users_guard_everything(server: h.HostileServer, web: Web) -> None:
     """Each path, receivers and health included, as with Prometheus's own exporters; then a new password."""
-    web.write(f"basic_auth_users:\n  alice: {hashed('pw')}\n")
-    with Secured(server, web, auth=("alice", "pw")) as program:
+    old, new = "c4nary-of-monday", "c4nary-of-tuesday"
+    web.write(f"basic_auth_users:\n  alice: {hashed(old)}\n")
+    with Secured(server, web, auth=("alice", old)) as program:
         assert program.get("/metrics").status_code == 200
         for path in PATHS:
             refused = program.ask(path)
             assert refused.status_code == 401, path
             assert refused.headers["www-authenticate"].startswith("Basic")
             assert program.ask(path, auth=("alice", "wrong")).status_code == 401
-            assert program.ask(path, auth=("mallory", "pw")).status_code == 401
+            assert program.ask(path, auth=("mallory", old)).status_code == 401
         for path in ("/v1/traces", "/v1/records", "/-/reload"):
             assert httpx.post(program.url + path, trust_env=False).status_code == 401, path
-        web.write(f"basic_auth_users:\n  alice: {hashed('new')}\n")
+        web.write(f"basic_auth_users:\n  alice: {hashed(new)}\n")
         assert program.get("/metrics").status_code == 401
-        assert program.ask("/metrics", auth=("alice", "new")).status_code == 200
+        assert program.ask("/metrics", auth=("alice", new)).status_code == 200
         # A broken file leaves the last good one in force: nobody is let in, and nobody is locked out.
         web.write("basic_auth_users: {}\nnonsense: 1\n")
         assert program.ask("/metrics").status_code == 401
-        page = Page.parse(program.ask("/metrics", auth=("alice", "new")).text)
+        page = Page.parse(program.ask("/metrics", auth=("alice", new)).text)
         assert page.value(SUCCESSFUL) == 0
-        for secret in ("pw", "new", "$2b$"):
-            assert f"{secret}'" not in program.output()
-        assert "$2b$" not in program.output()
+        for secret in (old, new, "$2b$"):
+            assert secret not in program.output()
 
 
 def test_headers_and_rate_limit(server: h.HostileServer, web: Web) -> None:

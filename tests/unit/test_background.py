@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 
 import pytest
 
+from exporter import background
 from exporter.background import DaemonThreads
 
 
@@ -37,3 +39,34 @@ def test_errors_belong_to_who_waits() -> None:
 
     with pytest.raises(OSError, match="no"):
         asyncio.run(run())
+
+
+def test_a_name_is_asked_for_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll gives up after seconds, a resolver after half a minute: each would leave a thread behind."""
+    hangs = threading.Event()
+    asked: list[str] = []
+
+    def silent(host: str, *_: object) -> list[object]:
+        asked.append(host)
+        hangs.wait(20)
+        return []
+
+    async def run() -> list[str]:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonThreads())
+        first = asyncio.create_task(loop.getaddrinfo("a.test", 80))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait({first})
+        second = [asyncio.create_task(loop.getaddrinfo(name, 80)) for name in ("a.test", "b.test")]
+        await asyncio.sleep(0)
+        with pytest.raises(socket.gaierror, match="too many names"):
+            await loop.getaddrinfo("c.test", 80)
+        hangs.set()
+        await asyncio.gather(*second)
+        await loop.getaddrinfo("a.test", 80)
+        return asked
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(background, "MAX_RESOLUTIONS", 2)
+    assert asyncio.run(run()) == ["a.test", "b.test", "a.test"]

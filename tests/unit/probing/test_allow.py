@@ -94,6 +94,12 @@ def test_bad_targets(url: str) -> None:
         ("[::/0]:*", "http://[::ffff:a9fe:a9fe]", [], False),
         ("[::/0]:*", "http://[64:ff9b::a9fe:a9fe]", [], False),
         ("[::/0]:*", "http://[fd00:ec2::254]", [], False),
+        ("[::/0]:*", "http://[fd00:ec2::23]", [], False),
+        # 169.254.169.254 in the forms of RFC 8215, SIIT, 6to4 and Teredo.
+        ("[::/0]:*", "http://[64:ff9b:1::a9fe:a9fe]", [], False),
+        ("[::/0]:*", "http://[::ffff:0:a9fe:a9fe]", [], False),
+        ("[::/0]:*", "http://[2002:a9fe:a9fe::1]", [], False),
+        ("[::/0]:*", "http://[2001::5601:5601]", [], False),
         ("0.0.0.0/0:*", "http://168.63.129.16", [], False),
         # 0.0.0.0 connects to this host.
         ("0.0.0.0/0:*", "http://0.0.0.0:8000", [], False),
