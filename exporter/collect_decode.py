@@ -45,10 +45,10 @@ def add_decode(
                     out.add(c.ITL_WINDOW_SECONDS, count, {**named, "le": le}, "_bucket")
                 out.add(c.ITL_WINDOW_SECONDS, gaps.count, named, "_count")
                 out.add(c.ITL_WINDOW_SECONDS, gaps.sum_seconds, named, "_sum")
-            if mine.bounds:
-                out.add(c.ITL_WINDOW_UNATTRIBUTED, mine.unattributed, labels)
-            elif isinstance(readout.sample.itl, Unavailable) and not readout.sample.whole_server:
+            if not mine.bounds and not known(readout.sample.itl) and not readout.sample.whole_server:
                 absent(c.ITL_WINDOW_SECONDS, readout.sample.itl)
+        if window and mine is not None and mine.bounds:
+            out.add(c.ITL_WINDOW_UNATTRIBUTED, mine.unattributed, labels)
         floor = decode.floors.get(rank_of(readout))
         if floor is None or not shown(floor.seconds):
             continue

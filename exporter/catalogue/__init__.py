@@ -86,6 +86,7 @@ from exporter.catalogue.requests import (
 )
 from exporter.catalogue.window import (
     DECODE_FLOOR_SECONDS,
+    DECODE_GAPS,
     ITL_FLOOR_RATIO,
     ITL_WINDOW_SECONDS,
     ITL_WINDOW_UNATTRIBUTED,
@@ -110,6 +111,7 @@ __all__ = [
     "CONTEXT_PROMPT_TOKENS",
     "CONTEXT_REQUESTS",
     "DECODE_FLOOR_SECONDS",
+    "DECODE_GAPS",
     "DEVICE_BYTES_PER_TOKEN",
     "DROPPED",
     "ENGINE_INFO",

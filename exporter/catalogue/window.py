@@ -22,6 +22,14 @@ ITL_WINDOW_UNATTRIBUTED = metric(
     "does not tell used tokens.",
     "engine",
 )
+DECODE_GAPS = metric(
+    "counter",
+    "decode_gaps_total",
+    Group.LATENCY,
+    (),
+    "Gaps between tokens that the engine has timed, all contexts together: rises while anything decodes.",
+    "engine",
+)
 DECODE_FLOOR_SECONDS = metric(
     "gauge",
     "decode_floor_seconds",

@@ -47,6 +47,7 @@ def derive(
         info = _info(sample, inputs, pool.dtype)
         _contradictions(inputs, out)
     _pressure(sample, out)
+    out.put(c.DECODE_GAPS, sample.itl.counts[-1] if known(sample.itl) else sample.itl)
     _prefix(sample, inputs, route, prefix_objectives or {}, out)
     # Some tiers may have a figure and others a reason: then the series is there.
     present = {figure.metric for figure in out.figures}
