@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import yaml
 
 from deploy.helm.assemble import CHART, DASHBOARDS, RULES, assemble
 from exporter import __version__
+from exporter.probing.allow import METADATA
 from exporter.settings import ServeSettings
 
-from .chart import EVERYTHING, SIDECARS, STANDALONE, rendered
+from .chart import ENGINES, EVERYTHING, SIDECARS, STANDALONE, rendered
 from .objects import assert_hardened, assert_no_shell, by_kind, check
 
 
@@ -111,6 +113,47 @@ def test_an_exporter_for_probes_alone(chart: helm.Chart) -> None:
         rendered(chart, {"standalone": {"enabled": True, "config": allow}})
 
 
+@pytest.mark.parametrize(
+    ("standalone", "kind"),
+    [
+        ({"config": ENGINES}, "httpGet"),
+        ({"config": {**ENGINES, "web_config_file": "/web/web.yaml"}}, "tcpSocket"),
+        ({"existingSecret": "engines", "guarded": True}, "tcpSocket"),
+    ],
+)
+def test_guarded_exporter_is_not_restarted_for_ever(
+    chart: helm.Chart, standalone: dict[str, Any], kind: str
+) -> None:
+    """TLS and users guard health, too, and the kubelet has neither certificate nor password."""
+    endpoint = {"scheme": "https", "basicAuth": {"username": {"name": "web", "key": "user"}}}
+    values = {
+        "standalone": {"enabled": True, **standalone},
+        "podMonitor": {"enabled": True, "endpoint": endpoint},
+    }
+    objects = rendered(chart, values)
+    check(objects)
+    (container,) = standalone_pod(objects)["containers"]
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert kind in container[probe]
+    (scraped,) = by_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint.items() <= scraped.items()
+
+
+def test_policy_lets_names_and_more_out_as_told(chart: helm.Chart) -> None:
+    """NodeLocal DNS is no pod of kube-system, OpenShift listens elsewhere; a proxy is on no engine port."""
+    proxy = {"to": [{"ipBlock": {"cidr": "10.0.0.9/32"}}], "ports": [{"protocol": "TCP", "port": 3128}]}
+    dns = {"to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}], "ports": [5353]}
+    policy = {"enabled": True, "dns": dns, "extraEgress": [proxy]}
+    objects = rendered(chart, {**EVERYTHING, "networkPolicy": policy})
+    check(objects)
+    first, *_, last = by_kind(objects, "NetworkPolicy")["spec"]["egress"]
+    assert first == {
+        "to": dns["to"],
+        "ports": [{"protocol": "UDP", "port": 5353}, {"protocol": "TCP", "port": 5353}],
+    }
+    assert last == proxy
+
+
 def test_service_monitor_and_policy_select_the_pod(chart: helm.Chart) -> None:
     """Three selectors, one set of labels; and a port name that the container has."""
     objects = rendered(chart, EVERYTHING)
@@ -132,7 +175,7 @@ def test_policy_keeps_the_metadata_service_out(chart: helm.Chart) -> None:
     policy = by_kind(rendered(chart, EVERYTHING), "NetworkPolicy")
     blocks = [to["ipBlock"] for rule in policy["spec"]["egress"] for to in rule["to"] if "ipBlock" in to]
     assert [block["cidr"] for block in blocks] == ["0.0.0.0/0", "::/0"]
-    assert "169.254.0.0/16" in blocks[0]["except"]
+    assert {ip_network(net) for block in blocks for net in block["except"]} == set(METADATA)
     off = rendered(chart, {**EVERYTHING, "networkPolicy": {"enabled": True}})
     assert "ipBlock" not in json.dumps(by_kind(off, "NetworkPolicy"))
 

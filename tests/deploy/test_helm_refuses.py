@@ -22,6 +22,17 @@ from .chart import ENGINES, EVERYTHING, SIDECARS, STANDALONE, rendered
             {"standalone": {"enabled": True, "config": {**ENGINES, "listen_address": ":1"}}},
             "port 9844",
         ),
+        (
+            {"standalone": {"enabled": True, "config": ENGINES, "args": ["--web.config.file=/w.yaml"]}},
+            "name it in standalone.config.web_config_file",
+        ),
+        (
+            {
+                "standalone": {"enabled": True, "config": {**ENGINES, "web_config_file": "/w.yaml"}},
+                "podMonitor": {"enabled": True},
+            },
+            "how Prometheus gets in",
+        ),
         ({"networkPolicy": {"enabled": True}}, "would cut the engine off from its users"),
         ({"podMonitor": {"enabled": True}}, "selects nothing"),
         ({**STANDALONE, **SIDECARS}, "a release for each"),

@@ -46,6 +46,16 @@ def sidecars(one: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
+def test_example_says_where_the_image_goes(example: str) -> None:
+    """The sidecar starts first: an image that nobody can pull keeps the engine down."""
+    (image,) = yaml.safe_load((KUSTOMIZE / "examples" / example / "kustomization.yaml").read_text())["images"]
+    (sidecar,) = sidecars(patched(example))
+    assert sidecar["image"] == f"{image['newName']}:{image['newTag']}"
+    assert image["newTag"] == __version__
+    assert sidecar["image"].startswith(image["name"])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_example_is_valid_and_has_one_hardened_sidecar(example: str) -> None:
     """For Kubernetes, and for the engine beside it, which keeps all it had."""
     objects = documents(kustomized(KUSTOMIZE / "examples" / example))
