@@ -20,9 +20,9 @@ _MEMPROBE = Path(__file__).with_name("memprobe")
 EXPORT_EVERY_MS = 200
 _READY_S = 240.0  # 17 to 25 s on two idle cores; a busy machine takes longer
 
-# As the log of 0.32.0 has it; the line starts with the platform ("CPU KV cache size").
+# As the log of 0.32.0 has it, with the platform before it ("CPU KV cache size"); 0.26.0 takes two lines.
 _CAPACITY_LINE = re.compile(
-    r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
+    r"KV cache size: ([\d,]+) tokens(?:, |\n.*)Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
 )
 
 

@@ -23,7 +23,7 @@ from exporter.target import TargetState
 from . import claims, load_figures, vllm_figures
 from .checks import Figure, Ledger, Subject
 from .claims import CLAIMS, Claim
-from .engine import MeasuredPool
+from .engine import _CAPACITY_LINE, MeasuredPool
 from .load import Request
 from .mutants import MUTANTS, Mutant
 from .page import Page
@@ -68,7 +68,7 @@ def test_broken_arithmetic_turns_its_checks_red(mutant: Mutant, monkeypatch: pyt
     assert set(mutant.red) <= red(found)
 
 
-# What the memory probe counted without a GPU while vLLM 0.26.0 made its tensors: block tables, slot mappings
+# What the memory probe wrote of vLLM 0.26.0 in the rehearsal without a GPU: block tables and slot mappings
 # are not in it (counted around all of the worker's start they added 133,120 bytes to the smaller pool).
 PROBED = Path(__file__).with_name("gpu") / "recorded"
 
@@ -94,6 +94,23 @@ def test_memory_as_counted_passes_and_one_block_is_seen(model: RigModel) -> None
         assert red(list(vllm_figures.memory(measured, memory_page(wrong)))) == torch
     for share in (0, 0.5, 0.98, 1.02, 2):
         assert red(list(vllm_figures.memory(measured, memory_page(share * right)))) == judged
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "CPU KV cache size: 9,728 tokens, Maximum concurrency for 4,096 tokens per request: 2.38x\n",
+        "(Core pid=1) INFO [utils.py:1] GPU KV cache size: 9,728 tokens\n"
+        "(Core pid=1) INFO [utils.py:2] Maximum concurrency for 4,096 tokens per request: 2.38x\n",
+    ],
+    ids=["0.32.0", "0.26.0"],
+)
+def test_the_capacity_is_read_in_each_releases_words(log: str) -> None:
+    """One line since, two before."""
+    found = _CAPACITY_LINE.search(log)
+
+    assert found is not None
+    assert found.groups() == ("9,728", "4,096", "2.38")
 
 
 def test_a_driver_that_gave_nothing_is_seen() -> None:
