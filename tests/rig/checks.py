@@ -34,12 +34,19 @@ class Figure:
     expected: Value
     got: Value
     case: str = ""
+    times: int = 1
+    """How many of what the claim's tolerance is for."""
+
+    @property
+    def allowed(self) -> float:
+        """The greatest difference that passes."""
+        return self.claim.allowed(self.expected) * self.times
 
     @property
     def passes(self) -> bool:
         """Within the claim's tolerance; what is no number has to be equal, absence (None) too."""
         if isinstance(self.expected, int | float) and isinstance(self.got, int | float):
-            return abs(self.got - self.expected) <= self.claim.allowed(self.expected)
+            return abs(self.got - self.expected) <= self.allowed
         return self.expected == self.got
 
 
@@ -159,7 +166,7 @@ class Checks:
                 one.case,
                 one.expected,
                 one.got,
-                one.claim.allowed(one.expected),
+                one.allowed,
                 one.passes,
             )
             self.account.checks.append(made)

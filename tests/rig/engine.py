@@ -6,9 +6,10 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from .hardware import VLLM_ON_CPU, wants_gpu
 from .server import Server, free_port
@@ -19,9 +20,9 @@ _MEMPROBE = Path(__file__).with_name("memprobe")
 EXPORT_EVERY_MS = 200
 _READY_S = 240.0  # 17 to 25 s on two idle cores; a busy machine takes longer
 
-# As the log of 0.32.0 has it; the line starts with the platform ("CPU KV cache size").
+# As the log of 0.32.0 has it, with the platform before it ("CPU KV cache size"); 0.26.0 takes two lines.
 _CAPACITY_LINE = re.compile(
-    r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
+    r"KV cache size: ([\d,]+) tokens(?:, |\n.*)Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"
 )
 
 
@@ -36,18 +37,47 @@ class CapacityLine:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPool:
-    """The KV cache as torch has it, in bytes; the last two on a GPU only."""
+    """The KV cache as torch has it, in bytes, all ranks together; the last two on a GPU only."""
 
     tensor_bytes: int
     tensors: int
+    """How many storages."""
     allocated_bytes: int | None
+    """What torch's allocator was asked for."""
     device_bytes: int | None
+    """What the driver has less of."""
+
+    @classmethod
+    def of(cls, workers: Sequence[Mapping[str, Any]]) -> Self:
+        """The sum of what the memory probe wrote in each worker."""
+
+        def total(name: str) -> int | None:
+            return sum(told[name] for told in workers) if all(name in told for told in workers) else None
+
+        return cls(
+            sum(told["storage_bytes"] for told in workers),
+            sum(told["storages"] for told in workers),
+            total("requested_by_pool"),
+            total("device_free_drop"),
+        )
 
 
 def installed_by_hand() -> Path | None:
     """The python of a vLLM that is there already, from KVCACHE_RIG_VLLM_PYTHON."""
     named = os.environ.get("KVCACHE_RIG_VLLM_PYTHON")
     return Path(named) if named else None
+
+
+def without_flash_attention(model_directory: Path) -> tuple[str, ...]:
+    """The flags for a host whose flash-attention 3 does not work (KVCACHE_RIG_WITHOUT_FA3=1); else none.
+
+    vLLM refuses a backend that is not for MLA where the model is.
+    """
+    if os.environ.get("KVCACHE_RIG_WITHOUT_FA3") != "1":
+        return ()
+    config = json.loads((model_directory / "config.json").read_text())
+    text = config.get("text_config", config)
+    return ("--attention-backend", "TRITON_MLA" if text.get("kv_lora_rank") else "TRITON_ATTN")
 
 
 class Engine(Server):
@@ -66,6 +96,7 @@ class Engine(Server):
     ) -> None:
         """Prepare the command; `developer_mode` opens the endpoints that hold the scheduler still.
 
+        `kv_cache_bytes` of 0: the engine sizes its pool by profiling, or as `flags` say.
         KVCACHE_RIG_VLLM_FLAGS adds flags to every engine (another attention backend, say).
         """
         port = free_port()
@@ -77,8 +108,9 @@ class Engine(Server):
             "--host", "127.0.0.1", "--port", str(port),
             "--load-format", load_format, "--enforce-eager",
             "--max-model-len", "4096", "--max-num-seqs", "64",
-            "--kv-cache-memory-bytes", str(kv_cache_bytes),
+            *(("--kv-cache-memory-bytes", str(kv_cache_bytes)) if kv_cache_bytes else ()),
             *flags,
+            *without_flash_attention(model_directory),
             *shlex.split(os.environ.get("KVCACHE_RIG_VLLM_FLAGS", "")),
         ]  # fmt: skip
         # The tests' own python and whatever this machine tells its other engines must not leak in, but for an
@@ -115,21 +147,15 @@ class Engine(Server):
         self.on_path(_MEMPROBE)
         self._environment["MEMPROBE_OUT"] = str(self._memory_path)
 
-    def memory(self) -> MeasuredPool:
-        """What the plugin wrote; raises LookupError where it wrote nothing or could not measure."""
+    def memory(self, ranks: int = 1) -> MeasuredPool:
+        """What the plugin wrote in each rank; raises LookupError where one did not, or could not measure."""
         try:
             lines = [json.loads(line) for line in self._memory_path.read_text().splitlines()]
         except OSError:
             lines = []
-        if len(lines) != 1 or "error" in lines[0]:
-            raise LookupError(f"the memory probe of one worker was expected, not {lines}")
-        told = lines[0]
-        return MeasuredPool(
-            told["storage_bytes"],
-            told["storages"],
-            told.get("allocated_by_pool"),
-            told.get("device_free_drop"),
-        )
+        if len(lines) != ranks or any("error" in told for told in lines):
+            raise LookupError(f"the memory probe of {ranks} workers was expected, not {lines}")
+        return MeasuredPool.of(lines)
 
     def version(self) -> str:
         """The release, as it names itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -15,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from . import hardware
-from .engine import Engine
+from .engine import Engine, without_flash_attention
+from .gpu import check_site
 from .gpu.slim_so import slim
 from .gpu.unpack_vllm import wanted
 from .sglang_engine import SglangEngine
-from .truth import CPU_MODELS, DEEPSEEK_V2_GPU, GPU_MODELS
+from .truth import CPU_MODELS, DEEPSEEK_V2_GPU, GPU_MODELS, LLAMA_GIBIBYTE
 
 RIG = Path(__file__).parent
 ROOT = RIG.parents[1]
@@ -100,6 +102,43 @@ def test_engines_are_started_for_the_device(monkeypatch: pytest.MonkeyPatch, tmp
     assert sglang_environment["PYTHONPATH"].endswith("stubs")
 
 
+@pytest.mark.parametrize(
+    ("config", "backend"),
+    [
+        ({"num_key_value_heads": 2}, "TRITON_ATTN"),
+        ({"kv_lora_rank": 512}, "TRITON_MLA"),
+        ({"text_config": {"kv_lora_rank": 512}}, "TRITON_MLA"),
+    ],
+)
+def test_without_flash_attention_each_model_has_its_backend(
+    config: dict[str, object], backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One flag for all would not start: vLLM refuses Triton's usual backend to an MLA model."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.delenv("KVCACHE_RIG_WITHOUT_FA3", raising=False)
+    assert without_flash_attention(tmp_path) == ()
+
+    monkeypatch.setenv("KVCACHE_RIG_WITHOUT_FA3", "1")
+    assert without_flash_attention(tmp_path) == ("--attention-backend", backend)
+
+
+def test_a_host_without_flash_attention_is_warned_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither torch nor vLLM is here, so that its import fails: that one failure is no problem."""
+    monkeypatch.setattr(check_site, "problems", lambda: iter(()))
+
+    assert check_site.main(tmp_path / "env.sh") == 0
+    assert "WARNING: flash-attention 3 can't be imported" in capsys.readouterr().out
+    assert (tmp_path / "env.sh").read_text() == "export KVCACHE_RIG_WITHOUT_FA3=1\n"
+
+
+def test_an_engine_sizes_its_own_pool_where_no_bytes_are_given(tmp_path: Path) -> None:
+    """By profiling, as most are run."""
+    engine = Engine(Path("python"), tmp_path / "llama", tmp_path / "log", kv_cache_bytes=0)
+    assert "--kv-cache-memory-bytes" not in engine._command
+
+
 def test_an_engine_installed_by_hand_keeps_its_surroundings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -114,7 +153,7 @@ def test_an_engine_installed_by_hand_keeps_its_surroundings(
     assert engine._environment["PYTHONPATH"] == f"{RIG / 'memprobe'}:/unpacked"
 
 
-@pytest.mark.parametrize("model", [*CPU_MODELS, *GPU_MODELS], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [*CPU_MODELS, *GPU_MODELS, LLAMA_GIBIBYTE], ids=lambda model: model.name)
 def test_the_sums_by_hand_are_consistent(model: object) -> None:
     """Blocks times bytes fill the pool but for less than a block, and no sequence more fits than said."""
     assert isinstance(model, type(DEEPSEEK_V2_GPU))

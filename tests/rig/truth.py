@@ -43,7 +43,7 @@ class RigModel:
     directory: str
     flags: tuple[str, ...]
     kv_cache_bytes: int
-    """What --kv-cache-memory-bytes is given; not a whole number of blocks."""
+    """What --kv-cache-memory-bytes is given, not a whole number of blocks; 0: nothing."""
     block_size: int
     block_bytes: int
     num_blocks: int
@@ -210,6 +210,32 @@ DEEPSEEK_V2_GPU = replace(
     caches_prefixes=True,
     # 8 and 16 blocks each: 119 / 8 = 14.9; 119 / 16 = 7.4
     fits={512: 14, 1024: 7},
+)
+
+# GPU only: pools of 1 GiB, which the driver's count can be held against. Their size alone is checked.
+LLAMA_GIBIBYTE = replace(
+    LLAMA,
+    name="llama_1gib",
+    kv_cache_bytes=2**30 + 10_000,  # 32,768 blocks of 32,768 bytes
+    num_blocks=32_768,
+    # 32,767 without the null block, 16 and 32 each: 2047.9 and 1023.97
+    fits={512: 2047, 1024: 1023},
+)
+# The label says 2 GiB, the pool has 1: an override of the blocks goes before the bytes.
+LLAMA_OVERRIDDEN = replace(
+    LLAMA_GIBIBYTE,
+    name="llama_override",
+    flags=(*_BLOCKS_OF_32, "--num-gpu-blocks-override", "32768"),
+    kv_cache_bytes=2**31,
+)
+# The usual way to size a pool: what profiling leaves of a share of the GPU. Nobody can say it by hand.
+LLAMA_PROFILED = replace(
+    LLAMA,
+    name="llama_profiled",
+    flags=(*_BLOCKS_OF_32, "--gpu-memory-utilization", "0.25"),
+    kv_cache_bytes=0,
+    num_blocks=0,
+    fits={512: 0, 1024: 0},
 )
 
 # Tests that leave models out take the front of this list: pytest then starts each engine once.

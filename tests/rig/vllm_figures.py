@@ -12,6 +12,9 @@ from .engine import CapacityLine, MeasuredPool
 from .page import Page
 from .truth import RigModel
 
+# Of this size each tensor is a segment of its own: below 10 MiB several share one of 20.
+DRIVER_SEES_BYTES = 2**30
+
 
 def capacity(
     model: RigModel, log: CapacityLine, engine: Page, ours: Page, ranks: int = 1
@@ -51,13 +54,21 @@ def capacity(
 
 
 def memory(measured: MeasuredPool, ours: Page) -> Iterator[Figure]:
-    """The pool's bytes, against torch and, on a GPU, its allocator and the driver."""
+    """The pool's bytes, against torch and, on a GPU, its allocator and, of a big pool, the driver."""
     said = ours.maybe(c.CAPACITY_BYTES.name)
     yield Figure(claims.TENSOR_BYTES, measured.tensor_bytes, said)
     if measured.allocated_bytes is not None:
         yield Figure(claims.ALLOCATOR_BYTES, measured.allocated_bytes, said)
-    if measured.device_bytes is not None:
-        yield Figure(claims.DRIVER_BYTES, measured.device_bytes, said)
+    if measured.device_bytes is not None and measured.tensor_bytes >= DRIVER_SEES_BYTES:
+        yield Figure(claims.DRIVER_BYTES, measured.device_bytes, said, times=measured.tensors + 4)
+
+
+def pool(log: CapacityLine, engine: Page, ours: Page) -> Iterator[Figure]:
+    """A pool of one group whose size the engine chose: against what it says itself."""
+    labels = engine.one("vllm:cache_config_info").labels
+    yield Figure(claims.CAPACITY_TOKENS, log.kv_cache_tokens, ours.maybe(c.CAPACITY_TOKENS.name))
+    yield Figure(claims.CAPACITY_BLOCKS, int(labels["num_gpu_blocks"]), ours.maybe(c.CAPACITY_BLOCKS.name))
+    yield Figure(claims.MAX_MODEL_LEN, log.max_model_len_tokens, ours.maybe(c.MAX_MODEL_LEN_TOKENS.name))
 
 
 def held(model: RigModel, lengths: Sequence[int], ours: Page, shared_blocks: int = 0) -> Iterator[Figure]:

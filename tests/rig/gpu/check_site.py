@@ -1,7 +1,8 @@
 """On the GPU host: does what was unpacked fit what is there?
 
 Imports what vLLM needs, then launches one kernel of each of its libraries and compares with PyTorch. Ends
-with the number of problems, each of which is printed.
+with the number of problems, each of which is printed. Flash-attention 3 that does not work is a warning: the
+engines are then started with Triton's attention, which the file named on the command line is told.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 NAMED = (
@@ -26,7 +28,6 @@ NAMED = (
 MODULES = (
     "vllm._C_stable_libtorch",
     "vllm._moe_C_stable_libtorch",
-    "vllm.vllm_flash_attn._vllm_fa3_C",
     "vllm.v1.worker.gpu_worker",
     "vllm.v1.attention.backends.triton_attn",
     "vllm.entrypoints.openai.api_server",
@@ -62,15 +63,32 @@ def problems() -> Iterator[str]:
         yield "torch sees no GPU"
         return
     print("GPU:", torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0))
-    for name, difference in (("rms_norm", rms_norm), ("flash attention 3", flash_attention)):
-        try:
-            off = difference(torch)
-        except Exception as error:
-            yield f"{name}: {error!r}"
-        else:
-            print(f"{name}: largest difference from PyTorch {off:g}")
-            if not off <= CLOSE:
-                yield f"{name} computes something else than PyTorch"
+    yield from unlike_pytorch("rms_norm", lambda: rms_norm(torch))
+
+
+def without_fa3() -> Iterator[str]:
+    """Why flash-attention 3 can't be used here; nothing where it can, or where no GPU is to try it on."""
+    try:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        importlib.import_module("vllm.vllm_flash_attn._vllm_fa3_C")
+    except Exception as error:
+        yield f"flash-attention 3 can't be imported: {error!r}"
+        return
+    if torch.cuda.is_available():
+        yield from unlike_pytorch("flash-attention 3", lambda: flash_attention(torch))
+
+
+def unlike_pytorch(name: str, difference: Callable[[], float]) -> Iterator[str]:
+    """What is wrong with a kernel, if anything is."""
+    try:
+        off = difference()
+    except Exception as error:
+        yield f"{name}: {error!r}"
+        return
+    print(f"{name}: largest difference from PyTorch {off:g}")
+    if not off <= CLOSE:
+        yield f"{name} computes something else than PyTorch"
 
 
 def rms_norm(torch: Any) -> float:
@@ -100,13 +118,19 @@ def flash_attention(torch: Any) -> float:
     return float((out.float() - right.float()).abs().max())
 
 
-def main() -> int:
-    """How many problems there are."""
+def main(environment: Path) -> int:
+    """How many problems there are; the shell file `environment` is told what does not work."""
     found = list(problems())
+    missing = list(without_fa3())
+    for one in missing:
+        print("WARNING:", one)
+    if missing:
+        with environment.open("a") as file:
+            file.write("export KVCACHE_RIG_WITHOUT_FA3=1\n")
     for one in found:
         print("PROBLEM:", one)
     return len(found)
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(), 100))
+    sys.exit(min(main(Path(sys.argv[1])), 100))

@@ -48,4 +48,4 @@ if ! python3 -c 'import numba; numba.njit(lambda x: x + 1)(1)' 2>/dev/null; then
   echo "numba cannot be imported here: a stand-in is used" >&2
   cp -r "$site/.fallback/numba" "$site/"
 fi
-exec python3 "$here/check_site.py"
+exec python3 "$here/check_site.py" "$site/env.sh"

@@ -21,8 +21,11 @@ if [[ ! -e $site/.ready ]]; then
 fi
 # shellcheck source=/dev/null
 source "$site/env.sh"
+# SITE may have been unpacked for another copy of this repository.
+export PYTHONPATH=$site:$root
 KVCACHE_RIG_VLLM_PYTHON=$(command -v python3)
 export KVCACHE_RIG_VLLM_PYTHON KVCACHE_RIG_GPU=1 KVCACHE_RIG_REPORT=${OUT:-$root/build/rig-report}
 cd "$root"
 # What lies above tests/rig asks for packages that only development needs.
-exec python3 -m pytest --confcutdir tests/rig -p no:cacheprovider -q --durations=10 tests/rig/test_vllm.py "$@"
+exec python3 -m pytest --confcutdir tests/rig -p no:cacheprovider -q -rs --durations=10 \
+  tests/rig/test_vllm*.py tests/rig/test_real_model.py "$@"
