@@ -17,6 +17,7 @@ from alerts.text import OVERRIDE, POD
 from exporter.catalogue import CATALOGUE
 from exporter.kvmath.known import Reason
 from exporter.requests.tiers import ITL_BOUNDS
+from exporter.sources.spellings import VALUES
 from exporter.usage import BOUNDS
 
 from . import promql
@@ -88,7 +89,7 @@ def test_divisors_are_guarded(rule: dict[str, Any]) -> None:
             assert (str(guard.op), str(guard.rhs)) == (">", "0"), str(node)
 
 
-def _labels_of(name: str, within: frozenset[str] = frozenset()) -> set[str]:
+def labels_of(name: str, within: frozenset[str] = frozenset()) -> set[str]:
     """Labels that a series may carry: the catalogue's, the scrape's, or its recording rules'.
 
     ``within``: recording rules whose labels are being worked out; one may be made of itself.
@@ -99,7 +100,7 @@ def _labels_of(name: str, within: frozenset[str] = frozenset()) -> set[str]:
         return {"alert", *POD}
     if found := family(name):
         return {*SCRAPED, *_KNOWN[found].labels} | ({"le"} if name.endswith("_bucket") else set())
-    below = partial(_labels_of, within=within | {name})
+    below = partial(labels_of, within=within | {name})
     labels = set(SCRAPED) if name in within else set()
     for rule in RULES:
         # What it makes of itself has no labels but those of the rules of that name that begin anew.
@@ -113,7 +114,7 @@ def _labels_of(name: str, within: frozenset[str] = frozenset()) -> set[str]:
 @pytest.mark.parametrize("rule", EACH)
 def test_both_sides_carry_the_same_labels(rule: dict[str, Any]) -> None:
     """Sides that differ in a label match nothing, and a rule that matches nothing is silent for ever."""
-    promql.labels(promql.parse(rule["expr"]), _labels_of)
+    promql.labels(promql.parse(rule["expr"]), labels_of)
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
@@ -144,6 +145,50 @@ def test_every_alert_has_cases_and_every_runbook_an_alert() -> None:
     names = {rule["alert"] for rule in ALERTS}
     assert set(specs()) == names
     assert {page.stem for page in (HERE / "runbooks").glob("KV*.md")} == names
+
+
+def test_every_record_has_a_reader() -> None:
+    """What nobody reads only costs: a rule or its text, a runbook, a board of ours, or README for others'."""
+    name = re.compile(r"\bkvcache:[a-z0-9_:]*[a-z0-9]")
+    pages = [
+        *(HERE / "runbooks").glob("*.md"),
+        HERE / "README.md",
+        *(HERE.parent / "grafana").glob("*.py"),
+    ]
+    read = {found for page in pages for found in name.findall(page.read_text(encoding="utf-8"))}
+    for rule in RULES:
+        texts = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
+        read |= set(name.findall(texts)) - {rule.get("record")}
+    assert not RECORDS - read
+
+
+def test_runbooks_name_flags_of_both_engines() -> None:
+    """The other engine refuses a flag that it does not know, and does not come back from the restart."""
+    both = [
+        (VALUES["vllm"]["max_model_len"][0], VALUES["sglang"]["max_model_len"][0]),
+        ("--gpu-memory-utilization", "--mem-fraction-static"),
+        ("--max-num-seqs", "--max-running-requests"),
+    ]
+    told = 0
+    for page in (HERE / "runbooks").glob("*.md"):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            for vllm, sglang in both:
+                assert (vllm in line) == (sglang in line), f"{page.name}: {line}"
+                if vllm in line:
+                    assert f"`{vllm}` (vLLM) or `{sglang}` (SGLang)" in line, f"{page.name}: {line}"
+                    assert "restart" in line, f"{page.name}: {line}"
+                    told += 1
+    assert told
+
+
+def test_every_missing_input_has_a_remedy() -> None:
+    """Whoever gets the ticket reads its reason, and looks for it under Mitigation."""
+    page = (HERE / "runbooks" / "KVCacheInputMissing.md").read_text(encoding="utf-8")
+    remedies = page.split("## Mitigation")[1].split("\n## ")[0]
+    told = {
+        word for line in remedies.splitlines() for word in re.findall(r"`([a-z_]+)`", line.split(": ")[0])
+    }
+    assert told == set(thresholds()["input_missing"]["reasons"].split("|"))
 
 
 def test_queries_of_runbooks_exist() -> None:

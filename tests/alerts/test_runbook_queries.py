@@ -31,6 +31,7 @@ STOPS: Final = (0.0, 5.5, 12.5, 20.5, 31.0)
 # Queries that rightly show nothing on this data. Whoever adds one says why.
 SILENT: Final = {
     "up == 0 and on (job, instance) kvcache:exporter:seen": "the exporter is up",
+    "up == 0 and on (cluster, job) min_over_time(kvcache:exporter:alone[1d]) == 1": "as above",
     "increase(kvcache_exporter_errors_total[5m]) > 0": "no poll fails",
     "kvcache_exporter_input_contradiction": "all sources agree",
     "kvcache_exporter_input_assumed": "everything is told",
@@ -63,6 +64,8 @@ def _rules() -> list[object]:
         "baseline_offset": "1s",
         "baseline_min_samples": 2,
     }
+    numbers["ttft"] = {"baseline_min_samples": 2}
+    numbers["exporter_down"] |= {"settled": "1s"}
     return groups(numbers)
 
 
