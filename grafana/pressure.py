@@ -167,7 +167,8 @@ def _prefixes() -> list[p.AnyPanel]:
         ),
         p.rows(
             "Alerts firing",
-            "Ours, for the chosen engines. Each has a runbook page of its name.",
+            "Ours, for the chosen engines. Each has a runbook page of its name. An engine that is down names "
+            "no model, so its alert is here whatever model is chosen.",
             {
                 "alertname": "Alert",
                 "severity": "Severity",

@@ -26,6 +26,9 @@ VARIABLES: Final = {
 OF_NO_TARGET: Final = frozenset(
     {c.BUILD_INFO, c.BODIES_RECEIVED, c.BODIES_REFUSED, c.FORWARDED, c.FORWARD_DROPPED}
 )
+# Told of a whole target, too, without model and rank: of an engine that is down nobody knows them.
+OF_TARGETS_TOO: Final = frozenset({c.UNAVAILABLE})
+_UNKNOWN_WHERE_DOWN: Final = ("model_name", "engine")
 # Kinds of recording rules, by the labels that they keep beside the scrape's.
 RANK: Final = ("target", "model_name", "engine")
 REQUESTS: Final = ("target", "model_name")
@@ -53,10 +56,16 @@ def alert_names() -> frozenset[str]:
     return frozenset(rule["alert"] for group in groups() for rule in group["rules"] if "alert" in rule)
 
 
-def chosen(labels: tuple[str, ...], *own: str, but: tuple[str, ...] = ()) -> str:
-    """``{...}``: the variables' matchers on ``labels`` and the scrape's, then ``own`` ones."""
+def chosen(
+    labels: tuple[str, ...], *own: str, but: tuple[str, ...] = (), or_lacking: tuple[str, ...] = ()
+) -> str:
+    """``{...}``: the variables' matchers on ``labels`` and the scrape's, then ``own`` ones.
+
+    ``or_lacking``: labels that a series may lack and be chosen nevertheless.
+    """
     names = [label for label in VARIABLES if (label in labels or label in SCRAPED) and label not in but]
-    return "{" + ", ".join([*(f'{label}=~"${VARIABLES[label]}"' for label in names), *own]) + "}"
+    told = [f'{label}=~"${VARIABLES[label]}{"|" if label in or_lacking else ""}"' for label in names]
+    return "{" + ", ".join([*told, *own]) + "}"
 
 
 def of(metric: Metric, *own: str, suffix: str = "", but: tuple[str, ...] = ()) -> str:
@@ -67,7 +76,8 @@ def of(metric: Metric, *own: str, suffix: str = "", but: tuple[str, ...] = ()) -
     if (metric.kind == "histogram") != (suffix in ("_bucket", "_count", "_sum")):
         raise UnknownSeriesError(f"{metric.name} is a {metric.kind}: suffix {suffix!r}")
     labels = () if metric in OF_NO_TARGET else metric.labels
-    return metric.name + suffix + chosen(labels, *own, but=but)
+    or_lacking = _UNKNOWN_WHERE_DOWN if metric in OF_TARGETS_TOO else ()
+    return metric.name + suffix + chosen(labels, *own, but=but, or_lacking=or_lacking)
 
 
 def recorded(name: str, labels: tuple[str, ...], *own: str, but: tuple[str, ...] = ()) -> str:
@@ -78,9 +88,13 @@ def recorded(name: str, labels: tuple[str, ...], *own: str, but: tuple[str, ...]
 
 
 def firing(alert: str = "KVCache.*") -> str:
-    """Alerts of ours that fire; ``alert``: a regular expression."""
-    labels = ("target", "model_name", "engine")
-    return "ALERTS" + chosen(labels, f'alertname=~"{alert}"', 'alertstate="firing"')
+    """Alerts of ours that fire; ``alert``: a regular expression.
+
+    Whatever is chosen, those that name no target, model or rank are among them: an exporter or an engine
+    that is down.
+    """
+    own = (f'alertname=~"{alert}"', 'alertstate="firing"')
+    return "ALERTS" + chosen(RANK, *own, or_lacking=RANK)
 
 
 def soonest() -> str:

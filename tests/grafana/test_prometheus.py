@@ -211,6 +211,30 @@ def test_fleet_counts(prometheus: Prometheus) -> None:
     assert odd[0][0]["pod"] == "vllm-4", "the one that is down comes first"
 
 
+@pytest.mark.parametrize("chosen", [{"model": "mistral_sw"}, {"engine": "0"}])
+def test_an_outage_is_seen_whatever_model_is_chosen(
+    prometheus: Prometheus, chosen: Mapping[str, str]
+) -> None:
+    """vllm-4 served mistral_sw on rank 0, and is down: its alerts and reasons know neither any more."""
+    alerts = [labels for labels, _ in shown(prometheus, "Alerts firing", **chosen)]
+    assert ("KVCacheEngineDown", "vllm-4") in [(one["alertname"], one.get("pod")) for one in alerts]
+    (down,) = [
+        labels
+        for labels, _ in shown(prometheus, "Why is a panel empty?", **chosen)
+        if labels["signal"] == "kvcache_engine_up"
+    ]
+    assert down["reason"].startswith("connection_")
+    reasons = [labels["reason"] for labels, _ in shown(prometheus, "Missing series by reason", **chosen)]
+    assert down["reason"] in reasons
+    for board in COMMITTED.values():
+        (marks,) = [one for one in board["annotations"]["list"] if one["name"] == "Alerts"]
+        marked = [one.labels["alertname"] for one in source(prometheus, **chosen).answer(marks)]
+        assert "KVCacheEngineDown" in marked
+    # Whose model is known stays chosen by it.
+    other = [labels["model_name"] for labels in alerts if labels.get("model_name")]
+    assert "model" not in chosen or set(other) <= {chosen["model"]}
+
+
 def test_down_engine_says_why(prometheus: Prometheus) -> None:
     """Polls that fail are counted by reason: one a minute here."""
     ((labels, value),) = shown(prometheus, "Failed polls by reason", pod="vllm-4")
