@@ -116,10 +116,10 @@ def _table() -> p.AnyPanel:
             ),
             p.Column(
                 "Free",
-                f"sum by ({q.REPLICA}) ({q.of(c.CAPACITY_BYTES)} - {q.of(c.USED_BYTES)})",
+                f"sum by ({q.REPLICA}) ({q.of(c.CAPACITY_BYTES)} - {q.used(c.USED_BYTES, c.CAPACITY_BYTES)})",
                 "decbytes",
             ),
-            p.Column("Fits now", f"sum by ({q.REPLICA}) (min without (context) ({q.of(c.FREE_SEQUENCES)}))"),
+            p.Column("Fits now", f"sum by ({q.REPLICA}) (min without (context) ({q.free_sequences()}))"),
             p.Column("Off by", _MISMATCH, "percentunit", p.above(_DIFFERENCE), decimals=1),
             p.Column("Readout age", f"max by ({q.REPLICA}) ({q.of(c.READOUT_AGE)})", "s"),
         ],
@@ -167,7 +167,7 @@ def _differences() -> list[p.AnyPanel]:
                 f"topk(10, max by ({q.REPLICA}) ({q.of(c.ARITHMETIC_RATIO)}))",
                 q.REPLICA_LEGEND,
             ),
-            empty="no engine reports a figure to compare with",
+            empty=p.NOT_COMPARED,
             size=(8, 8),
         ),
         p.bars(

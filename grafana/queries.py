@@ -12,6 +12,7 @@ from typing import Final
 from alerts.rules import groups
 from exporter import catalogue as c
 from exporter.catalogue import Metric
+from exporter.kvmath.known import Reason
 
 # What a scrape adds. A plain Prometheus adds none of it; a matcher of ".*" takes what lacks the label.
 SCRAPED: Final = ("cluster", "namespace", "pod")
@@ -102,6 +103,25 @@ def soonest() -> str:
     return f"{recorded('kvcache:time_to_full:seconds', RANK)} < {4 * 3600}"
 
 
+def _ran_nothing() -> str:
+    """Ranks that are up and ran no batch yet: SGLang tells what is used with the first one."""
+    return of(c.UNAVAILABLE, f'signal="{c.USAGE_RATIO.signal}"', f'reason="{Reason.NO_TRAFFIC}"')
+
+
+def used(metric: Metric, of_all: Metric) -> str:
+    """What is in use of ``of_all``: ``metric``, and nothing where nothing ran yet.
+
+    Not where it is missing for another reason: what nobody knows is not free.
+    """
+    return f"({of(metric)} or {of(of_all)} * 0 and ignoring (signal, reason) {_ran_nothing()})"
+
+
+def free_sequences() -> str:
+    """Sequences that fit now; where nothing ran yet, as many as into the empty pool."""
+    empty = f"{of(c.MAX_SEQUENCES)} and ignoring (context, signal, reason) {_ran_nothing()}"
+    return f"{of(c.FREE_SEQUENCES)} or {empty}"
+
+
 def per_second(metric: Metric, *own: str, by: str, suffix: str = "") -> str:
     """A counter's rate, summed."""
     return f"sum by ({by}) (rate({of(metric, *own, suffix=suffix)}[$__rate_interval]))"
@@ -115,17 +135,21 @@ def state() -> str:
     """A replica's state.
 
     The first line that has an answer holds: down, busy, idle; what is left is up and does not tell its load.
+    SGLang tells its load with the first batch: until then it is idle.
     """
     running, waiting = (
         f"sum by ({REPLICA}) ({of(m, but=('model_name', 'engine'))})"
         for m in (c.RUNNING_SEQUENCES, c.WAITING_SEQUENCES)
     )
     up = f"max by ({REPLICA}) ({of(c.ENGINE_UP)})"
+    why = (f'signal="{c.RUNNING_SEQUENCES.signal}"', f'reason="{Reason.NO_TRAFFIC}"')
+    nothing_yet = of(c.UNAVAILABLE, *why, but=("model_name", "engine"))
     return "\n".join(
         (
             f"({up} == 0)",
             f"or ({running} > 0 or {waiting} > 0) * 0 + {BUSY}",
             f"or {running} * 0 + {IDLE}",
+            f"or max by ({REPLICA}) ({nothing_yet}) * 0 + {IDLE}",
             f"or {up} * 0 + {NOT_TOLD}",
         )
     )
