@@ -34,7 +34,9 @@ _UNKNOWN_WHERE_DOWN: Final = ("model_name", "engine")
 RANK: Final = ("target", "model_name", "engine")
 REQUESTS: Final = ("target", "model_name")
 MODEL: Final = ("model_name",)
-# One replica: what a scrape and the exporter know it by, data-parallel ranks together.
+# One replica: what a scrape and the exporter know it by, data-parallel ranks together. Without `instance`: a
+# pod that comes back under another address is the same replica. Hosts without a pod need target names of
+# their own, which `sharing()` watches over.
 REPLICA: Final = "cluster, namespace, pod, target"
 REPLICA_LEGEND: Final = "{{pod}} {{target}}"
 BY_MODEL: Final = "cluster, namespace, model_name"
@@ -127,6 +129,16 @@ def per_second(metric: Metric, *own: str, by: str, suffix: str = "") -> str:
     return f"sum by ({by}) (rate({of(metric, *own, suffix=suffix)}[$__rate_interval]))"
 
 
+def up() -> str:
+    """1 where a replica is up; of several that share a name, none may hide one that is down."""
+    return f"min by ({REPLICA}) ({of(c.ENGINE_UP)})"
+
+
+def sharing() -> str:
+    """How many engines a replica's name stands for: 1, or their figures are mixed."""
+    return f"count by ({REPLICA}) ({of(c.ENGINE_UP)})"
+
+
 # Values of the state of a replica, and how they read.
 DOWN, IDLE, BUSY, NOT_TOLD = 0, 1, 2, 3
 
@@ -141,15 +153,14 @@ def state() -> str:
         f"sum by ({REPLICA}) ({of(m, but=('model_name', 'engine'))})"
         for m in (c.RUNNING_SEQUENCES, c.WAITING_SEQUENCES)
     )
-    up = f"max by ({REPLICA}) ({of(c.ENGINE_UP)})"
     why = (f'signal="{c.RUNNING_SEQUENCES.signal}"', f'reason="{Reason.NO_TRAFFIC}"')
     nothing_yet = of(c.UNAVAILABLE, *why, but=("model_name", "engine"))
     return "\n".join(
         (
-            f"({up} == 0)",
+            f"({up()} == 0)",
             f"or ({running} > 0 or {waiting} > 0) * 0 + {BUSY}",
             f"or {running} * 0 + {IDLE}",
             f"or max by ({REPLICA}) ({nothing_yet}) * 0 + {IDLE}",
-            f"or {up} * 0 + {NOT_TOLD}",
+            f"or {up()} * 0 + {NOT_TOLD}",
         )
     )

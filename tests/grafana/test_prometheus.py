@@ -304,8 +304,8 @@ def test_a_replica_that_ran_nothing_yet_is_free(prometheus: Prometheus) -> None:
     fits = {"128": 2 * 32, "512": 2 * 8, "1024": 2 * 4, "8192": 0}
     for title in ("Sequences that fit, by context tier", "Room for more sequences, by tier"):
         assert {labels["context"]: value for labels, value in shown(prometheus, title, **plain)} == fits
-    assert only(prometheus, "Replicas, the odd ones first", "E", **plain) == pool
-    assert only(prometheus, "Replicas, the odd ones first", "F", **plain) == 0
+    assert only(prometheus, "Replicas, the odd ones first", "F", **plain) == pool
+    assert only(prometheus, "Replicas, the odd ones first", "G", **plain) == 0
 
 
 def test_room_of_an_engine_that_cannot_tell_its_use_is_not_made_up(prometheus: Prometheus) -> None:
