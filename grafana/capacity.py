@@ -15,10 +15,12 @@ UID: Final = "kvcache-capacity"
 TIER: Final = "model_name, context"
 LIMIT: Final = LIMITS["usage_high"]["ratio"]
 
-_USED, _POOL = q.of(c.USED_BYTES), q.of(c.CAPACITY_BYTES)
+_USED, _POOL = q.used(c.USED_BYTES, c.CAPACITY_BYTES), q.of(c.CAPACITY_BYTES)
+_USED_TOKENS = q.used(c.USED_TOKENS, c.CAPACITY_TOKENS)
 _CACHED = f"{q.of(c.CACHED_TOKENS)} * {q.of(c.BYTES_PER_TOKEN)}"
 _AT_MOST = q.of(c.MAX_SEQUENCES)
 _WITH_FP8 = q.of(c.WHATIF_MAX_SEQUENCES, 'kv_cache_dtype=~"fp8.*"')
+_NO_COST: Final = f"no --price-per-hour, {p.NO_RECORDS}"
 _GPUS = f"round({q.of(c.BYTES_PER_TOKEN)} / ({q.of(c.DEVICE_BYTES_PER_TOKEN)} > 0))"
 
 
@@ -46,7 +48,7 @@ def _pool() -> list[p.AnyPanel]:
                 p.Column("Pool", f"sum by ({q.BY_MODEL}) ({_POOL})", "decbytes"),
                 p.Column("In use", f"sum by ({q.BY_MODEL}) ({_USED})", "decbytes"),
                 p.Column("Pool, tokens", f"sum by ({q.BY_MODEL}) ({q.of(c.CAPACITY_TOKENS)})", "short"),
-                p.Column("In use, tokens", f"sum by ({q.BY_MODEL}) ({q.of(c.USED_TOKENS)})", "short"),
+                p.Column("In use, tokens", f"sum by ({q.BY_MODEL}) ({_USED_TOKENS})", "short"),
                 p.Column(
                     "Fullest engine",
                     f"max by ({q.BY_MODEL}) ({q.of(c.USAGE_RATIO)})",
@@ -72,7 +74,7 @@ def _sequences() -> list[p.AnyPanel]:
             "--price-per-hour.",
             {"model_name": "Model", "context": "Context tier"},
             [
-                p.Column("Fit now", f"sum by ({TIER}) ({q.of(c.FREE_SEQUENCES)})", "short"),
+                p.Column("Fit now", f"sum by ({TIER}) ({q.free_sequences()})", "short"),
                 p.Column("At most", f"sum by ({TIER}) ({_AT_MOST})", "short"),
                 p.Column(
                     "With fp8",
@@ -110,20 +112,21 @@ def _sequences() -> list[p.AnyPanel]:
             "at 0 waits or preempts others. Choose one model: tiers of different models add up to nothing "
             "sensible.",
             "short",
-            (f"sum by (context) ({q.of(c.FREE_SEQUENCES)})", "{{context}} tokens"),
+            (f"sum by (context) ({q.free_sequences()})", "{{context}} tokens"),
             size=(14, 8),
         ),
         p.number(
             "Headroom in users",
             "How many more users fit if they are like those of now: free tokens over the tokens that one "
-            "running sequence holds. Empty while nothing runs.",
+            "running sequence holds. Empty while nothing runs, and for a model with several kinds of layers, "
+            "which has no single token count.",
             "short",
             (
-                f"floor(sum by (model_name) ({q.of(c.CAPACITY_TOKENS)} - {q.of(c.USED_TOKENS)}) "
+                f"floor(sum by (model_name) ({q.of(c.CAPACITY_TOKENS)} - {_USED_TOKENS}) "
                 f"/ (avg by (model_name) ({q.of(c.TOKENS_PER_SEQUENCE)}) > 0))",
                 "{{model_name}}",
             ),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             size=(10, 8),
         ),
     ]
@@ -164,6 +167,7 @@ def _forecast() -> list[p.AnyPanel]:
                 f"sum by (context) ({q.recorded('kvcache:held_cost:dollars_per_hour', q.REQUESTS)})",
                 "{{context}} tokens",
             ),
+            empty=_NO_COST,
             stacked=True,
             size=(9, 8),
         ),
@@ -176,6 +180,7 @@ def _forecast() -> list[p.AnyPanel]:
                 f"sort_desc(avg by ({TIER}) ({q.recorded('kvcache:request_cost:dollars', q.REQUESTS)}))",
                 "{{model_name}} at {{context}}",
             ),
+            empty=_NO_COST,
             size=(24, 7),
         ),
     ]

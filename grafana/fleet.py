@@ -13,7 +13,7 @@ from grafana.common import LIMITS, STATES, state, why_empty
 
 UID: Final = "kvcache-fleet"
 _DIFFERENCE = thresholds()["arithmetic"]["difference"]
-_UP = f"max by ({q.REPLICA}) ({q.of(c.ENGINE_UP)})"
+_UP = q.up()
 _MISMATCH = f"max by ({q.REPLICA}) (abs({q.of(c.ARITHMETIC_RATIO)} - 1))"
 _STALE = f"max by ({q.REPLICA}) ({q.of(c.READOUT_AGE)} > 3 * {q.of(c.POLL_INTERVAL)}) and {_UP} == 1"
 _CONTRADICTIONS = f"count by ({q.REPLICA}) ({q.of(c.INPUT_CONTRADICTION)})"
@@ -21,12 +21,13 @@ _USAGE = q.of(c.USAGE_RATIO)
 
 
 def _oddness() -> str:
-    """Larger is odder: down, stale, a mismatch, a contradiction, then far from its model's median."""
+    """Larger is odder: a shared name, down, stale, a mismatch, a contradiction, far from the median."""
     far = (
         f"max by ({q.REPLICA}) (abs({_USAGE} - on (model_name) group_left () "
         f"quantile by (model_name) (0.5, {_USAGE})))"
     )
     parts = (
+        f"({q.sharing()} > bool 1) * 200",
         f"({_UP} == bool 0) * 100",
         f"(({_STALE}) * 0 + 50 or {_UP} * 0)",
         f"(({_MISMATCH} > {_DIFFERENCE}) * 0 + 20 or {_UP} * 0)",
@@ -89,8 +90,9 @@ def _table() -> p.AnyPanel:
     info = f"{q.REPLICA}, model_name, software, version, kv_cache_dtype, config_source"
     return p.rows(
         "Replicas, the odd ones first",
-        "Odd: down, stale, a mismatch, a contradiction, or a usage far from the median of its model. Fits "
-        "now is for sequences of the longest context. Config from `default` or empty: nobody told, so mount "
+        "Odd: down, stale, a mismatch, a contradiction, or a usage far from the median of its model. Of this "
+        "name over 1: hosts mixed in one row, which need target names of their own. Fits now is "
+        "for sequences of the longest context. Config from `default` or empty: nobody told, so mount "
         "config.json. Click a target for its Pressure board.",
         {
             "cluster": "Cluster",
@@ -106,6 +108,7 @@ def _table() -> p.AnyPanel:
         [
             p.Column("Oddness", _oddness(), "none", decimals=2),
             p.Column("State", q.state(), texts=STATES),
+            p.Column("Of this name", q.sharing(), steps=p.above(2)),
             p.Column("", f"max by ({info}) ({q.of(c.ENGINE_INFO)})"),
             p.Column(
                 "Usage",
@@ -116,10 +119,10 @@ def _table() -> p.AnyPanel:
             ),
             p.Column(
                 "Free",
-                f"sum by ({q.REPLICA}) ({q.of(c.CAPACITY_BYTES)} - {q.of(c.USED_BYTES)})",
+                f"sum by ({q.REPLICA}) ({q.of(c.CAPACITY_BYTES)} - {q.used(c.USED_BYTES, c.CAPACITY_BYTES)})",
                 "decbytes",
             ),
-            p.Column("Fits now", f"sum by ({q.REPLICA}) (min without (context) ({q.of(c.FREE_SEQUENCES)}))"),
+            p.Column("Fits now", f"sum by ({q.REPLICA}) (min without (context) ({q.free_sequences()}))"),
             p.Column("Off by", _MISMATCH, "percentunit", p.above(_DIFFERENCE), decimals=1),
             p.Column("Readout age", f"max by ({q.REPLICA}) ({q.of(c.READOUT_AGE)})", "s"),
         ],
@@ -167,7 +170,7 @@ def _differences() -> list[p.AnyPanel]:
                 f"topk(10, max by ({q.REPLICA}) ({q.of(c.ARITHMETIC_RATIO)}))",
                 q.REPLICA_LEGEND,
             ),
-            empty="no engine reports a figure to compare with",
+            empty=p.NOT_COMPARED,
             size=(8, 8),
         ),
         p.bars(

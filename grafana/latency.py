@@ -41,7 +41,7 @@ def _side_by_side() -> list[p.AnyPanel]:
             told + "Long tiers much slower than short ones: decode is bound by reading their KV cache.",
             "s",
             (f"sort_desc({itl(0.5, '$__range')})", LEGEND),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             size=(8, 8),
         ),
         p.bars(
@@ -49,7 +49,7 @@ def _side_by_side() -> list[p.AnyPanel]:
             told + "Far above the median: steps are held up, by prefills of others or by preemption.",
             "s",
             (f"sort_desc({itl(0.95, '$__range')})", LEGEND),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             size=(8, 8),
         ),
         p.bars(
@@ -61,7 +61,7 @@ def _side_by_side() -> list[p.AnyPanel]:
                 f"sum by (source) ({q.recorded('kvcache:itl_observations:increase_10m', q.REQUESTS)}) > 0",
                 "{{source}}",
             ),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             size=(8, 8),
         ),
     ]
@@ -79,14 +79,14 @@ def _itl() -> list[p.AnyPanel]:
             "contexts.",
             "s",
             (itl(0.5, "$__rate_interval"), LEGEND),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
         ),
         p.lines(
             "ITL, p95",
             "The slow end. Jumps with a steady median: single steps are held up, see Pressure.",
             "s",
             (itl(0.95, "$__rate_interval"), LEGEND),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
         ),
         p.lines(
             "ITL p95 against its own baseline",
@@ -95,7 +95,7 @@ def _itl() -> list[p.AnyPanel]:
             "s",
             (f"max by (context) ({now})", "{{context}} now"),
             (f"max by (context) ({baseline})", "{{context}} baseline"),
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             size=(8, 8),
         ),
         p.lines(
@@ -106,7 +106,7 @@ def _itl() -> list[p.AnyPanel]:
             "suffix:×",
             (f"max by (context, basis) ({ratio})", "{{context}} ({{basis}})"),
             limit=_ITL["ratio"],
-            empty="no baseline yet, or no traffic",
+            empty=f"no baseline yet, {p.NO_TRAFFIC_OR_NOT_TOLD}",
             size=(8, 8),
         ),
         p.lines(
@@ -116,14 +116,20 @@ def _itl() -> list[p.AnyPanel]:
             "suffix:×",
             (f"max by (context) ({reference})", "{{context}}"),
             limit=LIMITS["long_context_slow"]["ratio"],
-            empty="too few requests in both tiers",
+            empty="too few requests in both tiers, or ITL is not told",
             size=(8, 8),
         ),
         p.heat(
             "ITL of tier $context",
-            "Finished requests by mean gap: one band is steady, two are two kinds of requests or a queue.",
+            "Finished requests by mean gap; where no chosen engine reports any, single gaps, estimated "
+            "from scrapes. One band is steady, two are two kinds of requests or a queue.",
             "s",
-            f"sum by (le) (increase({q.of(c.ITL_SECONDS, TIERS, suffix='_bucket')}[$__rate_interval]))",
+            # Never both at once: requests and gaps do not add up, nor do the engines' buckets and ours.
+            "\nor on () ".join(
+                f"sum by (le) (increase({q.of(metric, TIERS, suffix='_bucket')}[$__rate_interval]))"
+                for metric in (c.ITL_SECONDS, c.ITL_WINDOW_SECONDS)
+            ),
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             repeat="context",
             size=(6, 7),
         ),
@@ -139,14 +145,14 @@ def _ttft() -> list[p.AnyPanel]:
             told + "Rises with the prompt's length; a jump of all tiers is the queue.",
             "s",
             (next(ttft), LEGEND),
-            empty="no finished requests are reported, or no traffic",
+            empty=p.NO_RECORDS,
         ),
         p.lines(
             "TTFT, p95",
             told + "High while ITL is fine: requests wait for room in the cache.",
             "s",
             (next(ttft), LEGEND),
-            empty="no finished requests are reported, or no traffic",
+            empty=p.NO_RECORDS,
         ),
         p.heat(
             "TTFT of tier $context",
@@ -154,6 +160,7 @@ def _ttft() -> list[p.AnyPanel]:
             "cache.",
             "s",
             f"sum by (le) (increase({q.of(c.TTFT_SECONDS, TIERS, suffix='_bucket')}[$__rate_interval]))",
+            empty=p.NO_RECORDS,
             repeat="context",
             size=(6, 7),
         ),

@@ -30,9 +30,13 @@ P = TypeVar(
 )
 
 GREEN, YELLOW, RED, BLUE, GREY, PURPLE = "green", "yellow", "red", "blue", "#8e8e8e", "purple"
-# What an empty panel says: it is not broken, and where the reason stands.
-NOT_TOLD: Final = "not told: see “Why is a panel empty?”"
-NO_TRAFFIC: Final = "no traffic"
+# What an empty panel says: it is not broken, and where the reason stands. A panel has one text for all
+# causes, so it names none that is not the only one.
+_REASONS: Final = "see “Why is a panel empty?”"
+NOT_TOLD: Final = f"not told: {_REASONS}"  # there without traffic, too, where the engine tells it
+NO_TRAFFIC_OR_NOT_TOLD: Final = f"no traffic, or not told: {_REASONS}"
+NO_RECORDS: Final = "no finished requests are reported, or no traffic"
+NOT_COMPARED: Final = f"nothing to compare with: {_REASONS}"
 Steps: TypeAlias = Sequence[tuple[float | None, str]]
 Query: TypeAlias = tuple[str, str]  # PromQL, legend
 
@@ -185,11 +189,18 @@ def states(
 
 
 def heat(
-    title: str, told: str, unit: str, expr: str, *, repeat: str = "", size: tuple[int, int] = (12, 7)
+    title: str,
+    told: str,
+    unit: str,
+    expr: str,
+    *,
+    empty: str,
+    repeat: str = "",
+    size: tuple[int, int] = (12, 7),
 ) -> heatmap.Panel:
     """How often which bucket of a histogram; ``repeat``: a panel for each value of that variable."""
     panel = heatmap.Panel()
-    _dressed(panel, title, told, unit, empty=NO_TRAFFIC, size=size)
+    _dressed(panel, title, told, unit, empty=empty, size=size)
     panel.with_target(_query(0, expr, "{{le}}").range().format(PromQueryFormat.HEATMAP))
     panel.calculate(False)
     panel.y_axis(heatmap.YAxisConfig().unit(unit))

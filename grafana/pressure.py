@@ -93,7 +93,7 @@ def _thrown_out() -> list[p.AnyPanel]:
                 q.REPLICA_LEGEND + " ({{basis}})",
             ),
             limit=LIMITS["preemptions"]["ratio"],
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
             size=(8, 8),
         ),
         p.lines(
@@ -109,7 +109,6 @@ def _thrown_out() -> list[p.AnyPanel]:
             "High together with a low hit ratio: the pool is too small to keep the prefixes that come back.",
             "cps",
             (q.per_second(c.EVICTED_TOKENS, by="model_name"), "{{model_name}}"),
-            empty="vLLM does not report this",
             size=(8, 8),
         ),
     ]
@@ -132,7 +131,7 @@ def _prefixes() -> list[p.AnyPanel]:
                 "objective {{route}}",
             ),
             most=1,
-            empty=p.NO_TRAFFIC,
+            empty=p.NO_TRAFFIC_OR_NOT_TOLD,
         ),
         p.lines(
             "Who holds the cache, by context tier",
@@ -146,6 +145,7 @@ def _prefixes() -> list[p.AnyPanel]:
             ),
             stacked=True,
             most=1,
+            empty=p.NO_RECORDS,
         ),
         p.bars(
             "Long contexts: share of the cache, share of requests",
@@ -163,11 +163,13 @@ def _prefixes() -> list[p.AnyPanel]:
                 "requests: " + q.REPLICA_LEGEND,
             ),
             most=1,
+            empty=p.NO_RECORDS,
             size=(12, 8),
         ),
         p.rows(
             "Alerts firing",
-            "Ours, for the chosen engines. Each has a runbook page of its name.",
+            "Ours, for the chosen engines. Each has a runbook page of its name. An engine that is down names "
+            "no model, so its alert is here whatever model is chosen.",
             {
                 "alertname": "Alert",
                 "severity": "Severity",

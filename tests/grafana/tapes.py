@@ -54,6 +54,12 @@ def three_pages(folder: Path) -> Page:
     return lambda at: idle if at < 1800 else loaded if at < END_S - 3000 else after
 
 
+def late(folder: Path) -> Page:
+    """Idle, and loaded for the last five minutes."""
+    idle, loaded = (_read(folder / f"{name}.prom") for name in ("idle", "loaded"))
+    return lambda at: idle if at < END_S - 300 else loaded
+
+
 def until(page: Page, end: float) -> Page:
     """``page``, and from ``end`` on nobody answers."""
     return lambda at: page(at) if at < end else None
@@ -125,7 +131,7 @@ def pods(checkpoint: Path) -> list[Pod]:
         Pod(
             "vllm-2",
             _scraped(4, "vllm-2", **there),
-            three_pages(RECORDINGS / "vllm-0.32.0-gemma2"),
+            late(RECORDINGS / "vllm-0.32.0-gemma2"),
             RECORDINGS / "vllm-0.32.0-gemma2/config.json",
         ),
         Pod("vllm-3", _scraped(5, "vllm-3", **there), three_pages(RECORDINGS / "vllm-0.32.0-qwen3")),
@@ -134,6 +140,18 @@ def pods(checkpoint: Path) -> list[Pod]:
             _scraped(6, "vllm-4", **there),
             until(three_pages(RECORDINGS / "vllm-0.32.0-mistral_sw"), 130 * 60),
             RECORDINGS / "vllm-0.32.0-mistral_sw/config.json",
+        ),
+        # Both engines at work as they come: nobody reports finished requests, and SGLang has no config.json.
+        Pod(
+            "vllm-5",
+            _scraped(7, "vllm-5", **there),
+            runs([frame.page_text for frame in vllm.frames], _read(VLLM_RUN / "after.prom")),
+            VLLM_RUN / "config.json",
+        ),
+        Pod(
+            "sglang-1",
+            _scraped(8, "sglang-1", **there),
+            runs([frame.page_text for frame in sglang.frames], _read(SGLANG_RUN / "after.prom")),
         ),
         Pod(
             "plain",

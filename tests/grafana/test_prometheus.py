@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,112 @@ def test_no_panel_is_empty_where_data_exists(prometheus: Prometheus, engine: str
             key = (panel["title"], target["refId"])
             (filled if asked.answer(target) else empty).add(key)
     assert empty - filled == set(EMPTY[engine])
+
+
+# Engines at work of which nothing but the page is read: panel that stays empty -> what it says.
+_TABLE: Final = "see “Why is a panel empty?”"
+_NO_RECORDS: Final = "no finished requests are reported, or no traffic"
+_NO_COST: Final = f"no --price-per-hour, {_NO_RECORDS}"
+_NO_FLOOR: Final = "needs --gpu-bandwidth and the checkpoint's size"
+_ALL_WELL: Final = "none was dropped"
+_ITL: Final = f"no traffic, or not told: {_TABLE}"
+_NOT_SET_UP: Final = {
+    "Cost of what is held, by tier": _NO_COST,
+    "Cost of a request, by tier": _NO_COST,
+    "Who holds the cache, by context tier": _NO_RECORDS,
+    "Long contexts: share of the cache, share of requests": _NO_RECORDS,
+    "TTFT, median": _NO_RECORDS,
+    "TTFT, p95": _NO_RECORDS,
+    "TTFT of tier $context": _NO_RECORDS,
+    "Decode floor": _NO_FLOOR,
+    "ITL over the floor": _NO_FLOOR,
+    "What contradicts what": "no two sources disagree",
+    "Failed polls by reason": "no poll failed",
+    "Samples that were unusable": _ALL_WELL,
+    "Reports dropped": _ALL_WELL,
+    "Bodies refused by the receivers": "none was refused",
+    "Finished requests received": "no source of finished requests is set up",
+    "Traces passed on": "--forward-traces is not set",
+    "Probes": "--probe-interval is not set",
+}
+SAID: Final = {
+    "vllm-5": {**_NOT_SET_UP, "Evicted tokens": f"not told: {_TABLE}"},
+    "sglang-1": {
+        **_NOT_SET_UP,
+        # No config.json.
+        "Pool: in use, reclaimable, free": f"not told: {_TABLE}",
+        "GPUs needed for $users users at once": f"not told: {_TABLE}",
+        "Longest sequence, share of the pool": f"not told: {_TABLE}",
+        "Our bytes over the engine's": f"nothing to compare with: {_TABLE}",
+        # As for the SGLang whose requests are known.
+        "Time until full": "nothing fills within four hours",
+        "Long tiers over the everyday one": "too few requests in both tiers, or ITL is not told",
+    },
+    # Several kinds of layers: no single token count, so nobody knows the contexts of what runs.
+    "vllm-2": {
+        **_NOT_SET_UP,
+        "Alerts firing": "no alert fires",
+        "Evicted tokens": f"not told: {_TABLE}",
+        "Gaps that no tier got": "finished requests are reported, or no estimate can be made",
+        "Headroom in users": _ITL,
+        "ITL by tier: median": _ITL,
+        "ITL by tier: p95": _ITL,
+        "ITL, median": _ITL,
+        "ITL, p95": _ITL,
+        "ITL p95 against its own baseline": _ITL,
+        "ITL over its baseline": f"no baseline yet, {_ITL}",
+        "Long tiers over the everyday one": "too few requests in both tiers, or ITL is not told",
+        "ITL of tier $context": _ITL,
+        "Where the figures come from": _ITL,
+    },
+}
+
+
+# Signals that the texts of those panels send the reader to.
+WHY_EMPTY: Final = {
+    "vllm-5": {"kvcache_evicted_tokens_total"},
+    "sglang-1": {
+        "kvcache_used_bytes",
+        "kvcache_device_bytes_per_token",
+        "kvcache_sequence_bytes",
+        "kvcache_arithmetic_ratio",
+    },
+    "vllm-2": {
+        "kvcache_evicted_tokens_total",
+        "kvcache_tokens_per_sequence",
+        "kvcache_itl_window_seconds",
+    },
+}
+
+
+@pytest.mark.parametrize("pod", SAID)
+def test_an_empty_panel_of_a_busy_engine_does_not_say_that_it_is_idle(
+    prometheus: Prometheus, pod: str
+) -> None:
+    """Without finished requests there is less to see, and the reason is never that there was no traffic."""
+    asked = source(prometheus, pod=pod)
+    said = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["noValue"]
+        for _, panel in panels()
+        if not any(asked.answer(target) for target in panel["targets"])
+    }
+    assert said == SAID[pod]
+    # Where a text points to the table, the table has something to say.
+    missing = {labels["signal"] for labels, _ in shown(prometheus, "Why is a panel empty?", pod=pod)}
+    assert WHY_EMPTY[pod] <= missing
+
+
+def test_heatmap_of_gaps_shows_what_a_scrape_tells(prometheus: Prometheus) -> None:
+    """Estimated gaps where nobody reports requests, on the engine's own buckets; else requests, on ours."""
+    heat = "ITL of tier $context"
+
+    def bounds(pod: str) -> set[float]:
+        return {float(labels["le"]) for labels, _ in shown(prometheus, heat, pod=pod)}
+
+    assert bounds(V) == {*ITL_BOUNDS, math.inf}
+    # vLLM's first bucket of its inter-token latency ends at 10 ms.
+    assert min(bounds("vllm-5")) == 0.01
+    assert bounds("vllm-[05]") == bounds(V)
 
 
 def test_all_choices_find_what_has_no_cluster_namespace_or_pod(prometheus: Prometheus) -> None:
@@ -182,6 +289,34 @@ def test_headroom_of_the_recorded_vllm(prometheus: Prometheus) -> None:
     assert only(prometheus, "Headroom in users", pod=V) == 1
 
 
+def test_a_replica_that_ran_nothing_yet_is_free(prometheus: Prometheus) -> None:
+    """SGLang tells its pool at once and what is used with the first batch: until then all of it is free.
+
+    Two ranks of 4,097 slots (one is a dummy) of 1,024 bytes; one sequence of 4,096 tokens fits into each, and
+    none of 8,192, which is max_model_len; 4,096 // 1,024 = 4, 4,096 // 512 = 8, 4,096 // 128 = 32.
+    """
+    pool = 2 * 4097 * 1024
+    plain = {"target": "10.0.1.9:30000"}
+    assert only(prometheus, "Pool: in use, reclaimable, free", "A", **plain) == 0
+    assert only(prometheus, "Pool: in use, reclaimable, free", "C", **plain) == pool
+    assert only(prometheus, "Pool by model and cluster", "B", **plain) == 0
+    assert only(prometheus, "Pool by model and cluster", "D", **plain) == 0
+    fits = {"128": 2 * 32, "512": 2 * 8, "1024": 2 * 4, "8192": 0}
+    for title in ("Sequences that fit, by context tier", "Room for more sequences, by tier"):
+        assert {labels["context"]: value for labels, value in shown(prometheus, title, **plain)} == fits
+    assert only(prometheus, "Replicas, the odd ones first", "F", **plain) == pool
+    assert only(prometheus, "Replicas, the odd ones first", "G", **plain) == 0
+
+
+def test_room_of_an_engine_that_cannot_tell_its_use_is_not_made_up(prometheus: Prometheus) -> None:
+    """sglang-1 is at work and tells its pool's bytes, but without a config.json not what is used of them."""
+    chosen = {"pod": "sglang-1"}
+    assert only(prometheus, "Pool by model and cluster", "A", **chosen) > 0
+    assert shown(prometheus, "Pool by model and cluster", "B", **chosen) == []
+    assert shown(prometheus, "Pool: in use, reclaimable, free", "A", **chosen) == []
+    assert shown(prometheus, "Pool: in use, reclaimable, free", "C", **chosen) == []
+
+
 def test_load_of_both_engines(prometheus: Prometheus) -> None:
     """Frame 32 as recorded: vLLM runs 8 and queues 4; SGLang runs 7 and queues 9."""
     assert only(prometheus, "Running and waiting", "A", pod=V) == 8
@@ -191,24 +326,49 @@ def test_load_of_both_engines(prometheus: Prometheus) -> None:
 
 
 def test_states(prometheus: Prometheus) -> None:
-    """Busy (2), idle (1), down (0) and without figures (3) are told apart."""
+    """Busy (2), idle (1) and down (0) are told apart; one that ran nothing yet is idle."""
     states = {
         labels.get("pod", "plain"): value
         for labels, value in shown(prometheus, "Engines: down, idle or busy")
     }
-    assert states == {V: 2, S: 2, "vllm-1": 1, "vllm-2": 1, "vllm-3": 1, "vllm-4": 0, "plain": 3}
+    busy = {V: 2, S: 2, "vllm-2": 2, "vllm-5": 2, "sglang-1": 2}
+    assert states == {**busy, "vllm-1": 1, "vllm-3": 1, "vllm-4": 0, "plain": 1}
 
 
 def test_fleet_counts(prometheus: Prometheus) -> None:
-    """Seven pods, one of them down; nobody's figures differ from ours; nobody is late but up."""
-    assert only(prometheus, "Engines up") == 6
+    """Nine pods, one of them down; nobody's figures differ from ours; nobody is late but up."""
+    assert only(prometheus, "Engines up") == 8
     assert only(prometheus, "Engines down") == 1
     assert only(prometheus, "Stale") == 0
     assert only(prometheus, "Arithmetic mismatches") == 0
-    assert only(prometheus, "Engines without config.json") == 1
-    assert only(prometheus, "Exporters scraped") == 7
+    assert only(prometheus, "Engines without config.json") == 2
+    assert only(prometheus, "Exporters scraped") == 9
     odd = sorted(shown(prometheus, "Replicas, the odd ones first"), key=lambda one: -one[1])
     assert odd[0][0]["pod"] == "vllm-4", "the one that is down comes first"
+
+
+@pytest.mark.parametrize("chosen", [{"model": "mistral_sw"}, {"engine": "0"}])
+def test_an_outage_is_seen_whatever_model_is_chosen(
+    prometheus: Prometheus, chosen: Mapping[str, str]
+) -> None:
+    """vllm-4 served mistral_sw on rank 0, and is down: its alerts and reasons know neither any more."""
+    alerts = [labels for labels, _ in shown(prometheus, "Alerts firing", **chosen)]
+    assert ("KVCacheEngineDown", "vllm-4") in [(one["alertname"], one.get("pod")) for one in alerts]
+    (down,) = [
+        labels
+        for labels, _ in shown(prometheus, "Why is a panel empty?", **chosen)
+        if labels["signal"] == "kvcache_engine_up"
+    ]
+    assert down["reason"].startswith("connection_")
+    reasons = [labels["reason"] for labels, _ in shown(prometheus, "Missing series by reason", **chosen)]
+    assert down["reason"] in reasons
+    for board in COMMITTED.values():
+        (marks,) = [one for one in board["annotations"]["list"] if one["name"] == "Alerts"]
+        marked = [one.labels["alertname"] for one in source(prometheus, **chosen).answer(marks)]
+        assert "KVCacheEngineDown" in marked
+    # Whose model is known stays chosen by it.
+    other = [labels["model_name"] for labels in alerts if labels.get("model_name")]
+    assert "model" not in chosen or set(other) <= {chosen["model"]}
 
 
 def test_down_engine_says_why(prometheus: Prometheus) -> None:
