@@ -127,7 +127,7 @@ async def _under_load(
             clients.create_task(_client(one, number, stop))
         try:
             waiting = asyncio.create_task(asyncio.to_thread(inbox.wait, ALERT, "firing"))
-            crossed_at = await _crossed(one)
+            crossed_at = await _held_above(one)
             page = await waiting
             delay_seconds = time.monotonic() - crossed_at
             # Nobody was told before it was true, nor that it was over while it was not.
@@ -136,15 +136,26 @@ async def _under_load(
             assert await asyncio.to_thread(prometheus.query, "kvcache_waiting_sequences > 0")
         finally:
             stop.set()
+            await one.resume()
     return (*page, delay_seconds)
 
 
-async def _crossed(one: Load) -> float:
-    """When the engine's own page was above the threshold for the first time: seconds of `time.monotonic`."""
+async def _held_above(one: Load) -> float:
+    """Hold the engine still with its pool above the threshold; since when it was, as `time.monotonic` has it.
+
+    By the engine's own page. Held, because a moment below it would have the alert's `for` begin anew.
+    """
     limit = float(thresholds()["usage_high"]["ratio"])
+
+    async def above() -> bool:
+        return (await one.scrape()).total("vllm:kv_cache_usage_perc") > limit
+
     async with asyncio.timeout(60):
         while True:
-            asked_at = time.monotonic()
-            if (await one.scrape()).total("vllm:kv_cache_usage_perc") > limit:
-                return asked_at
+            crossed_at = time.monotonic()
+            if await above():
+                await one.pause()
+                if await above():
+                    return crossed_at
+                await one.resume()
             await asyncio.sleep(0.05)
