@@ -92,7 +92,7 @@ unit: $(DEV) programs ## the tests that need no engine, without the mutation run
 	@KVCACHE_RIG=off $(PYTEST) -m "not rig and not mutation" $(ARGS)
 
 .PHONY: rig
-rig: $(DEV) ## the checks against real engines, with a report: CPU, or GPU=1, or GPU=1 MODEL=/path
+rig: $(DEV) programs ## the checks against real engines, with a report: CPU, or GPU=1, or GPU=1 MODEL=/path
 	@KVCACHE_RIG_GPU=$(GPU) KVCACHE_RIG_MODEL=$(MODEL) $(PYTEST) -m rig tests/rig $(ARGS)
 
 .PHONY: bench

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     ROUTE = "route"
     ENGINE = "engine"  # an engine's name
     API_PATH = "api_path"  # a path of the HTTP interface
+    INDEX = "index"  # a number: a rank, a process
 
 
 # A field is a kind, a mapping of fields, or a list of such mappings (a tuple of one).
@@ -93,6 +94,25 @@ INFO_FIELDS: Fields = {
     ),
 }  # fmt: skip
 
+# Routes of both engines' servers.  Any other path that a page counts is a client's own words.
+API_PATHS = frozenset({
+    "/abort_request", "/classify", "/clear_hicache_storage_backend", "/collective_rpc",
+    "/continue_generation", "/detokenize", "/docs", "/encode", "/flush_cache", "/freeze_gc", "/generate",
+    "/get_load", "/get_model_info", "/get_server_info", "/get_weights_by_name", "/health",
+    "/health_generate", "/inference/v1/generate", "/init_weights_update_group", "/invocations",
+    "/is_paused", "/is_scaling_elastic_ep", "/is_sleeping", "/load", "/load_lora_adapter", "/metrics",
+    "/model_info", "/openapi.json", "/pause", "/pause_generation", "/ping", "/pooling",
+    "/release_memory_occupation", "/rerank", "/reset_mm_cache", "/reset_prefix_cache", "/resume",
+    "/resume_memory_occupation", "/scale_elastic_ep", "/score", "/server_info", "/set_internal_state",
+    "/sleep", "/start_profile", "/stop_profile", "/tokenize", "/tokenizer_info", "/unload_lora_adapter",
+    "/update_weights_from_disk", "/v1/audio/transcriptions", "/v1/audio/translations",
+    "/v1/chat/completions", "/v1/chat/completions/render", "/v1/classify", "/v1/completions",
+    "/v1/completions/render", "/v1/detokenize", "/v1/embeddings", "/v1/load_lora_adapter", "/v1/loads",
+    "/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/realtime", "/v1/rerank",
+    "/v1/responses", "/v1/score", "/v1/tokenize", "/v1/unload_lora_adapter", "/v2/embed", "/v2/rerank",
+    "/version", "/wake_up", "none",
+})  # fmt: skip
+
 # Labels by what their values are.  Of any other only flags are public, and numbers on info metrics.
 LABELS: Mapping[str, Kind] = {
     # "name" is the model in SGLang before 0.4.3.
@@ -102,15 +122,20 @@ LABELS: Mapping[str, Kind] = {
     ),
     "route": Kind.ROUTE,
     **dict.fromkeys(("endpoint", "handler", "path"), Kind.API_PATH),
+    **dict.fromkeys(
+        (
+            "attn_cp_rank", "attn_cp_size", "dp_rank", "engine", "generation", "le", "max_lora",
+            "moe_ep_rank", "pid", "pp_rank", "pp_size", "quantile", "status_code", "tp_rank",
+        ),
+        Kind.INDEX,
+    ),
     **_values(
-        "ReplicaId", "attn_cp_rank", "attn_cp_size", "cache_dtype", "cache_source",
-        "cache_type", "category", "component", "dp_rank",
-        "engine", "engine_type", "finished_reason", "forward_mode", "forward_overlap", "generation", "gt",
+        "ReplicaId", "cache_dtype", "cache_source",
+        "cache_type", "category", "component",
+        "engine_type", "finished_reason", "forward_mode", "forward_overlap", "gt",
         "implementation", "is_streaming", "kind", "kv_cache_dtype_skip_layers", "kv_cache_layout",
-        "kv_offloading_backend", "le", "mamba_cache_dtype", "mamba_cache_mode", "mamba_ssm_cache_dtype",
-        "max_lora", "method", "mode", "moe_ep_rank", "outcome", "phase", "pid", "pool", "pp_rank",
-        "pp_size", "prefix_caching_hash_algo",
-        "quantile", "rank_state", "reason", "sleep_state", "source", "stage", "status", "status_code",
-        "storage_backend", "tp_rank", "version",
+        "kv_offloading_backend", "mamba_cache_dtype", "mamba_cache_mode", "mamba_ssm_cache_dtype",
+        "method", "mode", "outcome", "phase", "pool", "prefix_caching_hash_algo",
+        "rank_state", "reason", "sleep_state", "source", "stage", "status", "storage_backend", "version",
     ),
 }  # fmt: skip

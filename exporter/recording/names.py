@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from exporter.engines.public import Kind
+from exporter.engines.public import API_PATHS, Kind
 
 # Absolute, so that nobody's lookup finds another model of that name on the reader's disk.
 NOWHERE = "/nonexistent/"
@@ -16,7 +16,8 @@ _SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/[0-9a-f]{7,64}/?$")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _PLAIN = re.compile(r"[\w.:+-]{1,128}", re.ASCII)
 _WORD = re.compile(r"[\w.:+\[\]-]{1,64}", re.ASCII)
-_API_PATH = re.compile(r"/(?:v\d+|[a-z_]{1,40})(?:/[a-z_]{1,40}){0,3}|none", re.ASCII)
+# A bound of a histogram is one, too.
+_INDEX = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?|[+-]?Inf|", re.ASCII | re.IGNORECASE)
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){3,}")
 
 
@@ -36,8 +37,10 @@ class Names:
             return ",".join(self._name(kind, one.strip()) for one in value.split(",")) if value else value
         if kind in (Kind.MODEL, Kind.LOCATION, Kind.ROUTE):
             return self._name(kind, value)
-        if kind is Kind.API_PATH and _API_PATH.fullmatch(value):
-            return value
+        if kind is Kind.API_PATH:
+            return value if value in API_PATHS else self.number("value", value)
+        if kind is Kind.INDEX:
+            return value if _INDEX.fullmatch(value) else self.number("value", value)
         return value if is_word(value) else self.number("value", value)
 
     def _name(self, kind: Kind, value: str) -> str:

@@ -136,14 +136,24 @@ def _header(row: dict[str, Any]) -> Header:
 
 
 def _frame(row: dict[str, Any], number: int) -> Frame:
-    at, page, failure = row.get("t"), row.get("metrics"), row.get("failure")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at) or at < 0:
+    at, page, failure = _seconds(row.get("t")), row.get("metrics"), row.get("failure")
+    if at is None:
         raise RecordingError(f"line {number}: t is not a number of seconds")
     if isinstance(failure, str) and 0 < len(failure) <= 40 and failure.isascii() and failure.isprintable():
-        return Frame(float(at), b"", failure)
+        return Frame(at, b"", failure)
     if not isinstance(page, str):
         raise RecordingError(f"line {number}: neither a page nor a failure")
     try:
-        return Frame.of(float(at), page)
+        return Frame.of(at, page)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can hold
         raise RecordingError(f"line {number}: its page is no text") from None
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        seconds = float(value)
+    except OverflowError:  # JSON's whole numbers have no end
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -126,7 +126,7 @@ class Redactor:
             shown = value if public.fullmatch(value) else self.names.number("value", value)
         else:
             shown = self.names.public(kind, value)
-        if shown != value and kind in (None, Kind.VALUE, Kind.API_PATH):
+        if shown != value and kind in (None, Kind.VALUE, Kind.API_PATH, Kind.INDEX):
             self._counts["label values"] += 1
         return shown
 

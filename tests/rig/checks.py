@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .claims import Claim
+from .hardware import wants_gpu
 from .scenes import Scene
 
 Value = float | str | None
+UNKNOWN = "unknown"
+NO_GPU_NAMED = "a GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,22 @@ class Account:
     reached: list[Reached] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A test whose checks were not all made: it failed otherwise, did not start, or was skipped."""
+
+    engine: str
+    test: str
+    outcome: str
+    """"failed", "error" (before or after the test itself) or "skipped"."""
+    reason: str
+    """One line."""
+
+
+class CheckFailedError(AssertionError):
+    """A comparison failed: it is in the results already."""
+
+
 class Ledger:
     """The checks of one test session, by subject."""
 
@@ -105,11 +124,16 @@ class Ledger:
         """Nothing has been checked yet."""
         self.started = datetime.now(UTC)
         self.accounts: dict[Subject, Account] = {}
+        self.problems: list[Problem] = []
+        self.complete = False
+        """Whether the session came to its end."""
 
     def of(self, subject: Subject) -> Checks:
         """Where the checks of one subject go."""
         if subject not in self.accounts:
-            self.accounts[subject] = Account(Scene(subject.engine, subject.version, subject.model))
+            self.accounts[subject] = Account(
+                Scene(subject.engine, subject.version, subject.model, subject.gpu)
+            )
         return Checks(subject, self.accounts[subject])
 
     def write_scenes(self, directory: Path) -> None:
@@ -119,29 +143,45 @@ class Ledger:
                 account.scene.write(directory)
 
     def results(self) -> list[dict[str, Any]]:
-        """One entry per engine, release and GPU, each with its checks and the series of the plots."""
+        """One entry per engine, release and GPU, each with its checks and the series of the plots.
+
+        Problems are in every entry of their engine; one that never said its release is "unknown". Nothing at
+        all where there was no check and only skipped tests.
+        """
         entries: dict[tuple[str, str, str | None], dict[str, Any]] = {}
         for subject, account in self.accounts.items():
             key = (subject.engine, subject.version, subject.gpu)
-            entry = entries.setdefault(
-                key,
-                {
-                    "engine": subject.engine,
-                    "version": subject.version,
-                    "gpu": subject.gpu,
-                    "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                    "python": platform.python_version(),
-                    "checks": [],
-                    "usage": {},
-                    "reached": {},
-                },
-            )
+            entry = entries.setdefault(key, self._entry(subject))
             entry["checks"] += [check.as_json() for check in account.checks]
             if account.usage:
                 entry["usage"][subject.model] = [asdict(moment) for moment in account.usage]
             if account.reached:
                 entry["reached"][subject.model] = [asdict(one) for one in account.reached]
-        return [entry for entry in entries.values() if entry["checks"]]
+        told = [entry for entry in entries.values() if entry["checks"]]
+        if not told and all(one.outcome == "skipped" for one in self.problems):
+            return []
+        for engine in dict.fromkeys(one.engine for one in self.problems):
+            of_engine = [entry for entry in told if entry["engine"] == engine]
+            if not of_engine:
+                of_engine = [self._entry(Subject(engine, UNKNOWN, "", NO_GPU_NAMED if wants_gpu() else None))]
+                told += of_engine
+            for entry in of_engine:
+                entry["problems"] = [asdict(one) for one in self.problems if one.engine == engine]
+        return told
+
+    def _entry(self, subject: Subject) -> dict[str, Any]:
+        return {
+            "engine": subject.engine,
+            "version": subject.version,
+            "gpu": subject.gpu,
+            "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "python": platform.python_version(),
+            "complete": self.complete,
+            "problems": [],
+            "checks": [],
+            "usage": {},
+            "reached": {},
+        }
 
 
 class Checks:
@@ -175,7 +215,8 @@ class Checks:
                     f"{made.name} ({made.case}): expected {made.expected} by {one.claim.truth}, "
                     f"got {made.got}, tolerance {made.tolerance:g}"
                 )
-        assert not failed, "\n".join(failed)
+        if failed:
+            raise CheckFailedError("\n".join(failed))
 
     def reached(self, context: int, predicted: int, reached: int) -> None:
         """Keep a point of the plot of what fits."""
@@ -185,6 +226,8 @@ class Checks:
 def write_results(results: list[dict[str, Any]], directory: Path) -> list[Path]:
     """One JSON file per entry; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob(f"*-{UNKNOWN}-*.json"):  # of a moment at which it had not said its release
+        stale.unlink()
     written = []
     for entry in results:
         on = "gpu" if entry["gpu"] else "cpu"

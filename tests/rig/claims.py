@@ -42,6 +42,8 @@ class Claim:
         return f"{self.tolerance:.9g}{self.per and f' {self.per}'}"
 
 
+# The exporter's poll, Prometheus' scrape and evaluation, `for` rounded up to one, Alertmanager's grouping.
+ALERT_WAITS_S = 0.2 + 4 * 1.0
 _WHOLE = "both are whole numbers"
 
 
@@ -148,10 +150,10 @@ PREEMPTED_REQUESTS = _claim(
     "requests preempted at least once",
     "the engine's account of each request (vLLM's stat logger)",
 )
-PREEMPTED_BOUND = _claim(
-    "preempted_requests_bound",
+PREEMPTED_TOLD = _claim(
+    "preempted_requests_told",
     "requests preempted at least once",
-    "at least 1, at most the events and the requests sent",
+    "the engine's histogram of preemptions per request: events, less those after each request's first",
 )
 EVICTED = _claim("evicted_tokens", "cached tokens thrown out", "the engine's counter (SGLang)")
 
@@ -175,6 +177,16 @@ TTFT = _claim(
     relative=True,
     why="the client's time includes sending, tokenizing and reading, on a busy machine up to a second; the "
     "first tokens are held back for 4 s",
+)
+
+# -- the page ------
+ALERT_DELAY = _claim(
+    "alert_delay",
+    "seconds from a pool that fills to the page at the webhook",
+    "when the engine's own page crossed the threshold, the alert's `for`, and half of the waits",
+    tolerance=ALERT_WAITS_S / 2 + 0.9,
+    why="between nothing and its interval passes at each of five steps: poll (0.2 s), scrape, evaluation, "
+    "`for` counted in evaluations, grouping (1 s each); and 0.9 s for a busy machine",
 )
 
 

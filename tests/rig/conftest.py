@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from . import hardware, report
+from . import hardware, problems, report
 from .checks import Checks, Ledger, Subject
 from .engine import Engine, installed_by_hand
 from .page import Page
@@ -49,25 +50,74 @@ class SglangStand:
 
 
 _LEDGER = pytest.StashKey[Ledger]()
+# The folders of engines that several tests share, by the name of the test file and the model.
+_FOLDERS = pytest.StashKey[dict[tuple[str, str | None] | None, Path]]()
+_LOGS = pytest.StashKey[dict[str, bytes]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """One ledger per session."""
     config.stash[_LEDGER] = Ledger()
+    config.stash[_FOLDERS] = {}
+    config.stash[_LOGS] = {}
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The report: the files, and every check as a line."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What kept a test from its checks goes into the report, with the logs of its engine."""
+    outcome = yield
+    if item.get_closest_marker("rig") is None:
+        return outcome
+    problems.note(item.config.stash[_LEDGER], item, call, outcome)
+    if outcome.failed:
+        folders = [item.config.stash[_FOLDERS].get(problems.stand_of(item))]
+        folders.append(getattr(item, "funcargs", {}).get("tmp_path"))
+        kept = {
+            f"{item.path.stem}-{problems.model_of(item) or item.name}-{log.name}": log
+            for folder in folders
+            if folder is not None
+            for log in folder.glob("*.log")
+        }
+        item.config.stash[_LOGS].update(problems.tails(kept))
+    return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """After the last test of each engine, what is known goes to disk: who is killed later leaves it there."""
+    ended = yield
+    if item.get_closest_marker("rig") is not None and problems.stand_of(item) != problems.stand_of(nextitem):
+        _write(item.config, with_plots=False)
+    return ended
+
+
+def _write(config: pytest.Config, *, with_plots: bool) -> list[dict[str, Any]]:
     ledger = config.stash[_LEDGER]
     results = ledger.results()
+    if results:
+        directory = report.directory()
+        report.write(results, directory, with_plots=with_plots)
+        ledger.write_scenes(directory / "scenes")
+        logs = config.stash[_LOGS]
+        problems.write_logs(logs, directory)
+    return results
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """The report: the files, and every check as a line."""
+    config.stash[_LEDGER].complete = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    results = _write(config, with_plots=True)
     if not results:
         return
-    directory = report.directory()
-    report.write(results, directory)
-    ledger.write_scenes(directory / "scenes")
     terminalreporter.section("checks against real engines")
     terminalreporter.write_line(report.as_text(results))
-    terminalreporter.write_line(f"report: {directory / 'report.html'}")
+    terminalreporter.write_line(f"report: {report.directory() / 'report.html'}")
 
 
 def _built_by(script: str) -> Path:
@@ -144,6 +194,7 @@ def stand(
     """The sidecar first, as a native sidecar container would start, then the engine of the asked model."""
     model: RigModel = request.param
     logs = tmp_path_factory.mktemp(model.name)
+    request.config.stash[_FOLDERS][(request.path.name, model.name)] = logs
     directory = model_directories / model.directory
     engine = Engine(
         engine_python,
@@ -178,6 +229,7 @@ def sglang(
     """The sidecar first, told the address and the request log; then the engine of the asked model."""
     model: SglangModel = request.param
     logs = tmp_path_factory.mktemp(model.name)
+    request.config.stash[_FOLDERS][(request.path.name, model.name)] = logs
     request_log = logs / "requests"
     engine = SglangEngine(
         sglang_python,

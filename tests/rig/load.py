@@ -253,7 +253,9 @@ async def load(engine_url: str, model_name: str, controls: Controls | None = Non
     async with httpx.AsyncClient(
         base_url=engine_url,
         timeout=_PATIENCE_S,
-        limits=httpx.Limits(max_connections=None),  # one per request, all at once
+        # One per request, all at once. Dropped before the engine's server drops them (5 s, which is httpx's
+        # default as well): else now and then a request goes out on a connection that is just being closed.
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=2.0),
         trust_env=False,
     ) as client:
         one = Load(client, model_name, controls or VllmControls())

@@ -158,10 +158,20 @@ def null_block_left_out(patch: pytest.MonkeyPatch) -> None:
     _every_sample(patch, less)
 
 
-@_mutant("vllm-llama", claims.PREEMPTED_BOUND)
+@_mutant("vllm-llama", claims.PREEMPTED_TOLD)
 def events_called_requests(patch: pytest.MonkeyPatch) -> None:
-    """Preemption events called requests, as if each were hit many times over."""
-    _every_sample(patch, lambda sample: replace(sample, preempted_requests=_times(sample.preemptions, 40)))
+    """Preemption events called requests, where some were hit twice."""
+    _every_sample(patch, lambda sample: replace(sample, preempted_requests=sample.preemptions))
+
+
+@_mutant("vllm-llama", claims.PREEMPTED_TOLD)
+def preempted_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Some of the preempted requests not counted."""
+
+    def fewer(sample: EngineSample) -> EngineSample:
+        return replace(sample, preempted_requests=_times(sample.preempted_requests, 0.7))
+
+    _every_sample(patch, fewer)
 
 
 @_mutant("vllm-llama", claims.PREEMPTIONS, claims.FINISHED, claims.FINISHED_TOLD)

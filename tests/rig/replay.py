@@ -19,8 +19,7 @@ from .page import Page
 from .scenes import Scene
 from .sglang_truth import MODELS as SGLANG_MODELS
 from .sglang_truth import SglangModel
-from .truth import CPU_MODELS as VLLM_MODELS
-from .truth import LLAMA_TP2, RigModel
+from .truth import CPU_MODELS, GPU_MODELS, LLAMA_TP2, RigModel
 
 Figures = Iterator[Figure]
 
@@ -58,10 +57,10 @@ def _vllm(scene: Scene, model: RigModel) -> Figures:
         yield from vllm_figures.held(model, scene.held.lengths, ours(scene.held.page))
     if scene.overload is not None:
         before, after = ours(scene.overload.before), ours(scene.overload.after)
-        engine = Page.parse(scene.overload.after)
+        engine_before, engine = Page.parse(scene.overload.before), Page.parse(scene.overload.after)
         yield from vllm_figures.counters(engine, after)
         yield from vllm_figures.overload(
-            engine, before, after, scene.overload.requests, scene.overload.prompt_tokens
+            engine_before, engine, before, after, scene.overload.requests, scene.overload.prompt_tokens
         )
 
 
@@ -83,6 +82,7 @@ def _sglang(scene: Scene, model: SglangModel) -> Figures:
 def figures(scene: Scene) -> Figures:
     """Every comparison that the rig made of this scene, made again; raises KeyError for a model unknown."""
     if scene.engine == "vllm":
-        yield from _vllm(scene, {m.name: m for m in (*VLLM_MODELS, LLAMA_TP2)}[scene.model])
+        models = GPU_MODELS if scene.gpu else (*CPU_MODELS, LLAMA_TP2)
+        yield from _vllm(scene, {m.name: m for m in models}[scene.model])
     else:
         yield from _sglang(scene, {m.name: m for m in SGLANG_MODELS}[scene.model])

@@ -94,10 +94,11 @@ def as_text(results: Results) -> str:
     """The table for a terminal."""
     lines = [HEAD, *(_cells(row) for row in rows(results))]
     widths = [max(len(line[n]) for line in lines) for n in range(len(HEAD))]
-    return "\n".join(
+    table = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
-    )
+    ]
+    return "\n".join([*table, verdict(results), *_unchecked(results)])
 
 
 def _ran(entry: dict[str, Any]) -> str:
@@ -118,12 +119,35 @@ def _failures(results: Results) -> Iterator[str]:
                 )
 
 
+def _unchecked(results: Results) -> Iterator[str]:
+    """Tests that did not make all of their checks, once each."""
+    told = {
+        (one["engine"], one["test"], one["outcome"], one["reason"]): None
+        for entry in results
+        for one in entry.get("problems", ())
+    }
+    for engine, test, outcome, reason in told:
+        yield f"{engine}, {test}: {outcome}: {reason}"
+
+
+def verdict(results: Results) -> str:
+    """One line: clean only where the run ended, no check failed and no test did."""
+    problems = [one["outcome"] for entry in results for one in entry.get("problems", ())]
+    if any(not entry.get("complete", True) for entry in results):
+        return "The run has not come to its end: this is what there is so far."
+    if list(_failures(results)) or set(problems) - {"skipped"}:
+        return "Not clean: see below."
+    return "No check failed." if not problems else "No check failed; some tests were skipped, see below."
+
+
 def as_markdown(results: Results, plots: Sequence[str]) -> str:
     """The report, with links to the plots that lie beside it."""
     lines = ["# Checks against real engines", ""]
     lines += [f"- {_ran(entry)}" for entry in results]
     failures = list(_failures(results))
-    lines += ["", "No check failed." if not failures else "## Failed", "", *(f"- {one}" for one in failures)]
+    lines += ["", verdict(results), ""]
+    for title, ones in (("Failed", failures), ("Not checked", list(_unchecked(results)))):
+        lines += [f"## {title}", "", *(f"- {one}" for one in ones), ""] if ones else []
     lines += [f"![{name}]({name}.svg)" for name in plots]
     lines += ["", "| " + " | ".join([*HEAD, "held against"]) + " |", "|" + " --- |" * (len(HEAD) + 1)]
     for row in rows(results):
@@ -146,9 +170,12 @@ def as_html(results: Results, plots: Sequence[str]) -> str:
     body = ["<h1>Checks against real engines</h1><ul>"]
     body += [f"<li>{html.escape(_ran(entry))}</li>" for entry in results]
     failures = list(_failures(results))
-    body += ["</ul>", "<p>No check failed.</p>" if not failures else "<h2>Failed</h2><ul>"]
-    body += [f'<li class="bad">{html.escape(one)}</li>' for one in failures]
-    body += ["</ul>" if failures else "", *plots, "<h2>Every check</h2><table><tr>"]
+    body += ["</ul>", f"<p>{html.escape(verdict(results))}</p>"]
+    for title, ones in (("Failed", failures), ("Not checked", list(_unchecked(results)))):
+        if ones:
+            listed = "".join(f'<li class="bad">{html.escape(one)}</li>' for one in ones)
+            body.append(f"<h2>{title}</h2><ul>{listed}</ul>")
+    body += [*plots, "<h2>Every check</h2><table><tr>"]
     body += [f"<th>{html.escape(cell)}</th>" for cell in [*HEAD, "held against", "why this tolerance"]]
     body.append("</tr>")
     for row in rows(results):
@@ -165,16 +192,17 @@ def as_html(results: Results, plots: Sequence[str]) -> str:
     )
 
 
-def write(results: Results, where: Path) -> None:
+def write(results: Results, where: Path, *, with_plots: bool = True) -> None:
     """The results as JSON, and both pages; plots only where matplotlib is installed."""
     write_results(list(results), where)
     plots: dict[str, str] = {}
-    try:
-        from .plots import all_plots
-    except ImportError:
-        pass  # a GPU host may lack matplotlib: the pages can be made anew elsewhere, from the JSON
-    else:
-        plots = all_plots(results)
+    if with_plots:
+        try:
+            from .plots import all_plots
+        except ImportError:
+            pass  # a GPU host may lack matplotlib: the pages can be made anew elsewhere, from the JSON
+        else:
+            plots = all_plots(results)
     for name, svg in plots.items():
         (where / f"{name}.svg").write_text(svg)
     (where / "report.md").write_text(as_markdown(results, list(plots)))

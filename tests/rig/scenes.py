@@ -50,6 +50,8 @@ class Scene:
     engine: str
     version: str
     model: str
+    gpu: str | None = None
+    """None: on the CPU, where pools and block sizes are others."""
     logged: dict[str, float] = field(default_factory=dict)
     """The figures of the engine's log and of its tensors."""
     idle: str = ""
@@ -57,10 +59,15 @@ class Scene:
     overload: Overload | None = None
 
     def write(self, directory: Path) -> None:
-        """As DIRECTORY/ENGINE-MODEL.json."""
+        """As DIRECTORY/ENGINE-MODEL-DEVICE.json."""
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self), indent=1)
-        (directory / f"{self.engine}-{self.model}.json").write_text(text + "\n")
+        (directory / f"{self.name}.json").write_text(text + "\n")
+
+    @property
+    def name(self) -> str:
+        """Engine, model and device: what is kept of a GPU lies beside what is kept of the CPU."""
+        return f"{self.engine}-{self.model}-{'gpu' if self.gpu else 'cpu'}"
 
     @classmethod
     def read(cls, path: Path) -> Self:

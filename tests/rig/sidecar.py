@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,24 @@ def _program() -> str:
     if found is None:
         raise LookupError("kvcache-exporter is not installed")
     return found
+
+
+@contextmanager
+def recorded(target: str, out: Path) -> Iterator[None]:
+    """`kvcache-exporter record` beside an engine, while the block runs; raises where it failed."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [_program(), "record", "--target", target, "--out", str(out), "--force", "--interval", "0.5"]
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("KVCACHE_")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        # Its file is there once it has heard from the engine; before that a signal would find no recording.
+        wait_for(lambda: process.poll() is not None or out.exists(), _START_S, "the recorder at work")
+        yield
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=_START_S)
+    if process.returncode:
+        raise RuntimeError(f"record ended with {process.returncode}: {said.decode(errors='replace')[-500:]}")
 
 
 class Sidecar(Server):

@@ -36,7 +36,7 @@ SCENES = Path(__file__).with_name("scenes")
 # Judged only beside a running engine: what they compare is no page of the engine's, or only a GPU has it.
 LIVE = {
     claims.SHARED_BLOCKS, claims.IDLE, claims.FITS, claims.PREFIX_HITS, claims.PREEMPTIONS_LOGGED,
-    claims.PREEMPTED_REQUESTS,
+    claims.PREEMPTED_REQUESTS, claims.ALERT_DELAY,
 }  # fmt: skip
 MEMORY = {claims.TENSOR_BYTES, claims.ALLOCATOR_BYTES, claims.DRIVER_BYTES}
 LATENCY = {claims.ITL, claims.TTFT, claims.TIER_REQUESTS}
@@ -63,7 +63,7 @@ def test_unbroken_every_check_passes(path: Path) -> None:
 def test_broken_arithmetic_turns_its_checks_red(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The named checks, at least; a figure that is withheld because it can't be right is red as well."""
     mutant.do(monkeypatch)
-    found = list(figures(Scene.read(SCENES / f"{mutant.scene}.json")))
+    found = list(figures(Scene.read(SCENES / f"{mutant.scene}-cpu.json")))
 
     assert set(mutant.red) <= red(found)
 

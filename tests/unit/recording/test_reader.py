@@ -63,6 +63,7 @@ def test_cut_anywhere_it_is_whole_up_to_the_last_line(tmp_path: Path) -> None:
         ([FIRST, "[" * 100_000], "line 2: not JSON"),
         ([FIRST, "[]"], "line 2: not a JSON object"),
         ([FIRST, '{"t": "0", "metrics": ""}'], "line 2: t is not"),
+        ([FIRST, '{"t": 1' + "0" * 400 + ', "metrics": ""}'], "line 2: t is not"),
         ([FIRST, '{"t": NaN, "metrics": ""}'], "line 2: not JSON"),
         ([FIRST, '{"t": 0}'], "line 2: neither"),
         ([FIRST, '{"t": 0, "metrics": "\\ud800"}'], "line 2: its page is no text"),

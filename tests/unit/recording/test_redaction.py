@@ -29,7 +29,11 @@ vllm:request_success_total{customer="canary-customer",account="4711471147",name=
 vllm:other{host="canary-host.internal",node="10.1.2.3",finished_reason="/canary/path"} 1
 vllm:cache_config_info{block_size="16",kv_transfer="canary-host.internal:99",num_gpu_blocks="10.1.2.3"} 1
 vllm:lora{running_lora_adapters="good,/home/canary-alice/lora/mine"} 1
+vllm:num_requests_running{engine="canary01.corp.internal",model_name="llama"} 1.0
 http_requests_total{handler="/canary/../etc",method="GET"} 3
+http_requests_total{handler="/v1/chat/users/alice",method="GET"} 3
+http_requests_total{handler="/alice",method="GET"} 3
+http_requests_total{handler="/v1/chat/completions",method="GET"} 4
 canary text that is no sample
 vllm:bad{prompt="canary prompt} 1
 """
@@ -73,6 +77,7 @@ def test_canaries_stay_out() -> None:
     # What figures need is still there, under the name that the path ended with.
     assert 'vllm:kv_cache_usage_perc{engine="0",model_name="llama"} 0.5' in kept[0]
     assert 'block_size="16"' in kept[0]
+    assert 'handler="/v1/chat/completions"' in kept[0]
     assert json.loads(kept[1])["model_path"] == "/nonexistent/llama"
     assert redactor.counts["help texts"] == 1
     assert redactor.counts["lines"] == 3
