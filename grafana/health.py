@@ -151,7 +151,7 @@ def _records() -> list[p.AnyPanel]:
             "them: the estimate is worth little; report finished requests instead.",
             "cps",
             (f"sum(rate({q.of(c.ITL_WINDOW_UNATTRIBUTED)}[$__rate_interval]))", "gaps"),
-            empty="finished requests are reported, or no estimate can be made",
+            empty="finished requests are reported, or the engine does not tell its gaps",
             size=(8, 8),
         ),
     ]

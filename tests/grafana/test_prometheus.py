@@ -111,12 +111,12 @@ SAID: Final = {
         "Time until full": "nothing fills within four hours",
         "Long tiers over the everyday one": "too few requests in both tiers, or ITL is not told",
     },
-    # Several kinds of layers: no single token count, so nobody knows the contexts of what runs.
+    # Several kinds of layers: no single token count, so nobody knows the contexts of what runs,
+    # and "Gaps that no tier got" has them all.
     "vllm-2": {
         **_NOT_SET_UP,
         "Alerts firing": "no alert fires",
         "Evicted tokens": f"not told: {_TABLE}",
-        "Gaps that no tier got": "finished requests are reported, or no estimate can be made",
         "Headroom in users": _ITL,
         "ITL by tier: median": _ITL,
         "ITL by tier: p95": _ITL,
