@@ -25,9 +25,7 @@ from exporter.requests.sink import RecordSink
 from exporter.settings import ServeSettings, TargetSettings
 from exporter.target import Reading, TargetState
 
-# At most this share of wall time goes into the engine's own rendering of its page ...
-FETCH_SHARE = 0.01
-# ... but never fewer polls than this apart, in seconds.
+# However long an engine takes for its page, it is polled this often, in seconds.
 MAX_INTERVAL_S = 15.0
 # Surroundings are looked at again this often even when nothing seems to change.
 REFRESH_S = 300.0
@@ -57,7 +55,7 @@ PROCESS_WIDE = frozenset(
     }
 )
 # Settings that a running target follows without losing anything.
-FOLLOWED = frozenset({"timeout", "max_page_bytes", "hub"})
+FOLLOWED = frozenset({"fetch_share", "timeout", "max_page_bytes", "hub"})
 
 
 def ways(settings: ServeSettings) -> dict[str, object]:
@@ -168,7 +166,7 @@ class TargetWatch:
         base = self.settings.poll_interval
         if len(self._fetches) < FETCH_MEMORY:
             return base
-        return max(base, min(min(self._fetches) / FETCH_SHARE, MAX_INTERVAL_S))
+        return max(base, min(min(self._fetches) / self.settings.fetch_share, MAX_INTERVAL_S))
 
     # -- surroundings ---------------------------------------------------------
 

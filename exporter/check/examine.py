@@ -19,9 +19,9 @@ from exporter.fetch import Failure, FetchError, get_text
 from exporter.kvmath.known import Reason, known
 from exporter.lookup import Learned, learn
 from exporter.once import watch_of
-from exporter.settings import CheckSettings, TargetSettings
+from exporter.settings import FETCH_SHARE, CheckSettings, TargetSettings
 from exporter.target import TargetState
-from exporter.watch import FETCH_SHARE, MAX_INTERVAL_S, TargetWatch
+from exporter.watch import MAX_INTERVAL_S, TargetWatch
 
 # As the alert KVCacheArithmeticMismatch has it (a test compares them).
 TOLERANCE = 0.05

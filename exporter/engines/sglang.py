@@ -196,7 +196,8 @@ def _one(reader: Reader, identity: Identity, release: tuple[int, ...] | None) ->
 
 
 def _before_first_batch(reader: Reader, value: float | Unavailable) -> float | Unavailable:
-    # Constants are there from the start, gauges only after the first batch (0.5.23).
+    # Constants are there from the start, gauges only after the first batch, or after 30 s without one
+    # (0.5.23, managers/scheduler_components/metrics_reporter.py).
     if not known(value) and reader.page.get(CAPACITY) and not reader.page.get(RUNNING):
         return Unavailable(Reason.NO_TRAFFIC, "the engine has not run a batch yet")
     return value

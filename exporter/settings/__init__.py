@@ -7,6 +7,7 @@ Every field is a flag (``--poll-interval``), an environment variable
 from exporter.settings.commands import (
     COMMANDS,
     DEFAULT_CONTEXTS,
+    FETCH_SHARE,
     CheckSettings,
     DemoSettings,
     ExplainSettings,
@@ -28,6 +29,7 @@ __all__ = [
     "COMMANDS",
     "DEFAULT_CONTEXTS",
     "ENV_PREFIX",
+    "FETCH_SHARE",
     "CheckSettings",
     "CommandSettings",
     "DemoSettings",

@@ -22,6 +22,7 @@ from exporter.settings.loading import SHARED_NAMES, CommandSettings, names_of
 
 DEFAULT_CONTEXTS = (4096, 8192, 32768, 131072)
 DEFAULT_TARGET = "http://127.0.0.1:8000"
+FETCH_SHARE = 0.01
 
 
 class BaseCommand(Overrides, CommandSettings):
@@ -59,6 +60,13 @@ class ServeSettings(_Settings):
     )
     listen_address: str = Field(default=":9844", description="HOST:PORT to serve on; :PORT is every address")
     poll_interval: float = Field(default=2.0, gt=0.01, le=60, description="seconds between polls")
+    fetch_share: float = Field(
+        default=FETCH_SHARE,
+        gt=0,
+        le=1,
+        description="most of the time that an engine spends on its page; a slow one is polled less often, "
+        "every 15 s at the least",
+    )
     timeout: float = Field(default=5.0, gt=0, le=60, description="seconds for one fetch")
     max_page_bytes: int = Field(default=8 * 2**20, ge=2**16, le=2**28, description="largest page accepted")
     request_log: Path | None = Field(

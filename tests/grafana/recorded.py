@@ -13,7 +13,6 @@ from typing import Final, TextIO
 
 import httpx
 
-from exporter import watch as watching
 from exporter import web
 from exporter.collect import Families, add_process, add_target
 from exporter.collect_records import add_receivers
@@ -73,7 +72,15 @@ class Scraped:
             url="http://192.0.2.1", name=pod.target, model_config_path=pod.config, **pod.settings
         )
         recorded = {"gpu_bandwidth": GPU, "price_per_hour": PRICE} if pod.spans or pod.log_lines else {}
-        settings = ServeSettings(target=[target], hub=False, context=list(TIERS), route=routes, **recorded)  # type: ignore[arg-type]
+        settings = ServeSettings(
+            target=[target],
+            hub=False,
+            context=list(TIERS),
+            route=routes,
+            # Polls would stretch with the fetch time, which here is this machine's.
+            fetch_share=1.0,
+            **recorded,  # type: ignore[arg-type]
+        )
         self.watch = Watch(settings, clock)
         self._app = web.app(self.watch, now=lambda: NOW)
         self._client = httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
@@ -164,11 +171,5 @@ def record(path: Path, folder: Path) -> None:
     """Write every scrape of every pod to ``path`` (OpenMetrics)."""
     clock = Clock()
     several = [Scraped(pod, clock) for pod in pods(checkpoint(folder))]
-    share = watching.FETCH_SHARE
-    # Polls would stretch with the fetch time, which here is this machine's.
-    watching.FETCH_SHARE = 1.0
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            asyncio.run(_record(file, several, clock))
-    finally:
-        watching.FETCH_SHARE = share
+    with path.open("w", encoding="utf-8") as file:
+        asyncio.run(_record(file, several, clock))

@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import pytest
 
-from exporter import watch, web
+from exporter import web
 from exporter.fleet import Watch
 from exporter.server import guest, listen
 from exporter.settings import ServeSettings, Target, TargetSettings
@@ -30,7 +29,6 @@ from .waiting import wait_for
 
 CLASSIC = {"Accept": "text/plain;version=0.0.4"}
 PROGRAM = str(Path(sys.executable).with_name("kvcache-exporter"))
-UNSTRETCHED = "from exporter import cli, watch; watch.FETCH_SHARE = 1.0; raise SystemExit(cli.main())"
 
 
 class _Scraped:
@@ -77,9 +75,15 @@ class InProcess(_Scraped):
     ) -> None:
         """``targets``: name -> URL.  The hub is never asked."""
         listed: list[Target] = [TargetSettings(url=url, name=name) for name, url in targets.items()]
-        given: dict[str, Any] = {"poll_interval": 0.25, "timeout": 2.0, "hub": False, **settings}
+        given: dict[str, Any] = {
+            "poll_interval": 0.25,
+            # Polls would stretch with the fetch time, which on a busy machine is its own.
+            "fetch_share": 1.0,
+            "timeout": 2.0,
+            "hub": False,
+            **settings,
+        }
         self.watch = Watch(ServeSettings(target=listed, **given), clock)
-        self._patch = pytest.MonkeyPatch()
         self.escaped: list[str] = []  # exceptions that nobody caught
         self._server = guest(web.app(self.watch))
         self._sock = listen("", 0)
@@ -104,8 +108,6 @@ class InProcess(_Scraped):
             self.escaped.append(f"the poll loops ended: {task.exception()!r}")
 
     def __enter__(self) -> Self:
-        # Polls would stretch with the fetch time, which on a busy machine is its own.
-        self._patch.setattr(watch, "FETCH_SHARE", 1.0)
         self._thread.start()
         return self
 
@@ -115,7 +117,6 @@ class InProcess(_Scraped):
         self._server.should_exit = True
         self._thread.join(20)
         self._sock.close()
-        self._patch.undo()
         assert not self.escaped, self.escaped
 
 
@@ -149,7 +150,7 @@ class Program(_Scraped):
             self.listen = f"127.0.0.1:{probe.getsockname()[1]}"
         self.url = f"http://{self.listen}"
         self._log, self._flags = log, flags
-        self._start = [sys.executable, "-c", UNSTRETCHED] if unstretched else [PROGRAM]
+        self._unstretched = unstretched
         self._env = environment(**(env or {}))
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -162,7 +163,9 @@ class Program(_Scraped):
         return ["--config-file", str(file)]
 
     def __enter__(self) -> Self:
-        command = [*self._start, "serve", "--listen-address", self.listen, *self._flags]
+        command = [PROGRAM, "serve", "--listen-address", self.listen, *self._flags]
+        if self._unstretched:
+            command += ["--fetch-share", "1"]
         if "--poll-interval" not in self._flags:
             command += ["--poll-interval", "0.1"]
         with self._log.open("wb") as log:

@@ -4,49 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from . import hardware, problems, report
-from .checks import Checks, Ledger, Subject
-from .engine import Engine, installed_by_hand
-from .page import Page
-from .sglang_engine import SglangEngine
-from .sglang_truth import SglangModel
-from .sidecar import Sidecar
-from .truth import RigModel
+from . import hardware, problems, report, stands
+from .checks import Ledger, Subject
+from .engine import installed_by_hand
+from .stands import Begun, E, SglangStand, Stand
 
 _HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True, slots=True)
-class Stand:
-    """One engine and one sidecar, both running."""
-
-    model: RigModel
-    engine: Engine
-    sidecar: Sidecar
-    before_engine: Page
-    """What the sidecar served while there was no engine yet."""
-    checks: Checks
-
-
-@dataclass(frozen=True, slots=True)
-class SglangStand:
-    """One SGLang and one sidecar, both running."""
-
-    model: SglangModel
-    engine: SglangEngine
-    sidecar: Sidecar
-    before_engine: Page
-    """What the sidecar served while there was no engine yet."""
-    request_log: Path
-    """Where the engine writes a line per finished request."""
-    checks: Checks
 
 
 _LEDGER = pytest.StashKey[Ledger]()
@@ -182,39 +153,63 @@ def sglang_models(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory)
     return _models_by(sglang_python, tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def ahead() -> Iterator[stands.Ahead]:
+    """The engines that are started before their tests."""
+    one = stands.Ahead()
+    yield one
+    one.close()
+
+
+def _next_model(request: pytest.FixtureRequest, here: tuple[str, str]) -> tuple[tuple[str, str], Any] | None:
+    """Of the tests after those of `here`, the next that need another engine of this fixture."""
+    theirs = [
+        ((item.path.name, model.name), model)
+        for item in request.session.items
+        # What may be skipped may need no engine.
+        if item.get_closest_marker("skipif") is None
+        and (model := problems.params_of(item).get(str(request.fixturename))) is not None
+    ]
+    last = max((n for n, (key, _) in enumerate(theirs) if key == here), default=len(theirs))
+    return theirs[last + 1] if last + 1 < len(theirs) else None
+
+
+@contextmanager
+def _running(
+    request: pytest.FixtureRequest, ahead: stands.Ahead, start: Callable[[Any, Path], Begun[E]]
+) -> Iterator[tuple[Begun[E], Path]]:
+    """The asked model's engine and sidecar, both up, and their folder; the next engine is on its way up."""
+    folders = request.config.stash[_FOLDERS]
+
+    def started(key: tuple[str, str], model: Any) -> Begun[E]:
+        factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        folders[key] = factory.mktemp(model.name)
+        return start(model, folders[key])
+
+    here = (request.path.name, request.param.name)
+    one = ahead.take(here, lambda: started(here, request.param))
+    with one.running:
+        one.engine.wait_ready()
+        one.sidecar.wait_up()
+        # Not on a GPU: the driver counts the memory of all who use it.
+        if not hardware.wants_gpu() and (following := _next_model(request, here)) is not None:
+            ahead.begin(following[0], lambda: started(*following))
+        yield one, folders[here]
+
+
 @pytest.fixture(scope="module")
 def stand(
     request: pytest.FixtureRequest,
     engine_python: Path,
     model_directories: Path,
-    tmp_path_factory: pytest.TempPathFactory,
     ledger: Ledger,
     gpu: str | None,
+    ahead: stands.Ahead,
 ) -> Iterator[Stand]:
-    """The sidecar first, as a native sidecar container would start, then the engine of the asked model."""
-    model: RigModel = request.param
-    logs = tmp_path_factory.mktemp(model.name)
-    request.config.stash[_FOLDERS][(request.path.name, model.name)] = logs
-    directory = model_directories / model.directory
-    engine = Engine(
-        engine_python,
-        directory,
-        logs / "engine.log",
-        kv_cache_bytes=model.kv_cache_bytes,
-        flags=model.flags,
-    )
-    engine.measure_memory()
-    flags = ["--model-config", str(directory), "--context", *map(str, model.fits)]
-    sidecar = Sidecar(engine.url, logs / "sidecar.log", flags)
-    engine.tracing_to(sidecar.url)
-    with sidecar:
-        sidecar.wait_listening()
-        before_engine = sidecar.scrape()
-        with engine:
-            engine.wait_ready()
-            sidecar.wait_up()
-            checks = ledger.of(Subject("vllm", engine.version(), model.name, gpu))
-            yield Stand(model, engine, sidecar, before_engine, checks)
+    """A vLLM of the asked model and its sidecar."""
+    with _running(request, ahead, partial(stands.vllm, engine_python, model_directories)) as (one, _):
+        checks = ledger.of(Subject("vllm", one.engine.version(), request.param.name, gpu))
+        yield Stand(request.param, one.engine, one.sidecar, one.before_engine, checks)
 
 
 @pytest.fixture(scope="module")
@@ -222,29 +217,13 @@ def sglang(
     request: pytest.FixtureRequest,
     sglang_python: Path,
     sglang_models: Path,
-    tmp_path_factory: pytest.TempPathFactory,
     ledger: Ledger,
     gpu: str | None,
+    ahead: stands.Ahead,
 ) -> Iterator[SglangStand]:
-    """The sidecar first, told the address and the request log; then the engine of the asked model."""
-    model: SglangModel = request.param
-    logs = tmp_path_factory.mktemp(model.name)
-    request.config.stash[_FOLDERS][(request.path.name, model.name)] = logs
-    request_log = logs / "requests"
-    engine = SglangEngine(
-        sglang_python,
-        sglang_models / model.directory,
-        logs / "engine.log",
-        (*model.flags, "--export-metrics-to-file", "--export-metrics-to-file-dir", str(request_log)),
-    )
-    request_log.mkdir()
-    flags = ["--context", *map(str, model.fits), "--request-log", str(request_log)]
-    sidecar = Sidecar(engine.url, logs / "sidecar.log", flags)
-    with sidecar:
-        sidecar.wait_listening()
-        before_engine = sidecar.scrape()
-        with engine:
-            engine.wait_ready()
-            sidecar.wait_up()
-            checks = ledger.of(Subject("sglang", engine.version(), model.name, gpu))
-            yield SglangStand(model, engine, sidecar, before_engine, request_log, checks)
+    """An SGLang of the asked model and its sidecar."""
+    with _running(request, ahead, partial(stands.sglang, sglang_python, sglang_models)) as (one, folder):
+        checks = ledger.of(Subject("sglang", one.engine.version(), request.param.name, gpu))
+        yield SglangStand(
+            request.param, one.engine, one.sidecar, one.before_engine, folder / "requests", checks
+        )

@@ -6,6 +6,7 @@ import io
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,15 @@ def engine_of(item: pytest.Item) -> str:
     return "sglang" if "sglang" in item.path.name else "vllm"
 
 
+def params_of(item: pytest.Item) -> Mapping[str, Any]:
+    """The parameters of a test, by name."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec else {}
+
+
 def model_of(item: pytest.Item) -> str | None:
     """The name of the model whose engine several tests share; None where a test has an engine of its own."""
-    callspec = getattr(item, "callspec", None)
-    params = callspec.params if callspec else {}
+    params = params_of(item)
     found = params.get("stand") or params.get("sglang")
     return None if found is None else str(found.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,12 +17,17 @@ import httpx
 
 from .page import Page
 
+# Below those that a kernel gives to clients: an engine listens long after its port was chosen.
+_PORTS = range(15_000, 30_000)
+
 
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = random.choice(_PORTS)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:

@@ -18,6 +18,8 @@ from .waiting import wait_for
 
 _START_S = 30.0
 _POLL_INTERVAL_S = 0.2
+# With the usual share every look at a slow page would take seconds.
+_FETCH_SHARE = 0.1
 # Polls stretch with the time the engine takes to render its page, but never beyond 15 s.
 _FRESH_S = 45.0
 
@@ -68,6 +70,7 @@ class Sidecar(Server):
             "--target", target,
             "--listen-address", f"127.0.0.1:{port}",
             "--poll-interval", str(_POLL_INTERVAL_S),
+            "--fetch-share", str(_FETCH_SHARE),
             *flags,
         ]  # fmt: skip
         # Settings may come from the environment: only those of the command line are wanted here.

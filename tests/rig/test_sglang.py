@@ -16,13 +16,13 @@ import pytest
 from exporter import catalogue as c
 
 from . import claims, load_figures, sglang_figures
-from .conftest import SglangStand
 from .controls import SglangControls
 from .load import Load, load, prompts
 from .page import Page
 from .scenes import Held, Overload, trimmed
 from .sglang_truth import LLAMA, LLAMA_PAGES, MAX_RUNNING, MODELS, SERVING
 from .sidecar import checked
+from .stands import SglangStand
 from .timeline import watched
 from .waiting import wait_for, wait_until
 
@@ -63,13 +63,23 @@ def test_check_says_that_all_is_well(sglang: SglangStand) -> None:
 
 @every_model
 def test_before_the_first_batch_use_is_unknown(sglang: SglangStand) -> None:
-    """SGLang has no usage gauges until a batch has run: that is not "nothing in use"."""
-    page = sglang.sidecar.scrape_fresh()
+    """SGLang has no usage gauges until a batch has run: that is not "nothing in use".
 
-    for name in (c.USED_TOKENS.name, c.RUNNING_SEQUENCES.name, c.WAITING_SEQUENCES.name):
-        assert page.all(name) == []
-        why = page.one(c.UNAVAILABLE.name, signal=name).labels
-        assert why["reason"] == "no_traffic"
+    Nor until it was idle for half a minute: then it says itself that nothing is.
+    """
+    page = sglang.sidecar.scrape_fresh()
+    told = sglang.engine.scrape()
+
+    for name, theirs in (
+        (c.USED_TOKENS.name, "sglang:kv_used_tokens"),
+        (c.RUNNING_SEQUENCES.name, "sglang:num_running_reqs"),
+        (c.WAITING_SEQUENCES.name, "sglang:num_queue_reqs"),
+    ):
+        if page.all(name):
+            assert page.value(name) == told.total(theirs) == 0
+            assert told.all(theirs)
+        else:
+            assert page.one(c.UNAVAILABLE.name, signal=name).labels["reason"] == "no_traffic"
     # An event counter is created by its first event; this release has it, so nothing has happened.
     assert page.value(c.PREEMPTIONS.name) == 0
 
@@ -227,8 +237,9 @@ def test_finished_requests_are_the_clients(sglang: SglangStand) -> None:
     sglang.checks.all(load_figures.finished(before, page, 7))
 
 
-# Long enough ahead of the end for all to be admitted before the first grows, else the last one would wait.
-_AHEAD = {512: 300, 1024: 700}
+# So far ahead of the end that all are admitted, with one more than fit, before the first has grown much: else
+# the last one would wait. No further, because every token of the way is a step of the engine.
+_AHEAD = {512: 420, 1024: 760}
 
 
 @every_llama

@@ -16,11 +16,11 @@ from exporter import catalogue as c
 from exporter.recording import read
 
 from . import claims, load_figures, report, vllm_figures
-from .conftest import Stand
 from .load import Load, load, prompts
 from .page import Page
 from .scenes import Held, Overload, trimmed
 from .sidecar import checked, recorded
+from .stands import Stand
 from .timeline import watched
 from .truth import LLAMA, MODELS
 from .waiting import wait_for

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from . import vllm_figures
-from .conftest import Stand
 from .hardware import wants_gpu
+from .stands import Stand
 from .truth import LLAMA_GIBIBYTE, LLAMA_OVERRIDDEN, LLAMA_PROFILED
 
 pytestmark = [

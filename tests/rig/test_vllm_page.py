@@ -20,8 +20,8 @@ from tests.alerts.promtool import needs
 from tests.alerts.stand import Inbox, Prometheus, alertmanager, quick_rules
 
 from . import claims
-from .conftest import Stand
 from .load import Load, load, prompts
+from .stands import Stand
 from .truth import LLAMA
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]

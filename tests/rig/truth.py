@@ -93,8 +93,9 @@ _BLOCKS_OF_32 = (*_ONE_PROCESS, "--block-size", "32", "--enable-prefix-caching")
 _EVERY_REMAINDER = tuple(range(100, 132))
 _FAR = (700, 1001)
 
-# Long enough ahead of the end for all to be admitted before the first grows, else the last one would wait.
-_AHEAD = {512: 300, 1024: 700}
+# So far ahead of the end that all are admitted, with one more than fit, before the first has grown much: else
+# the last one would wait. No further, because every token of the way is a step of the engine.
+_AHEAD = {512: 420, 1024: 850}
 
 # Every pool is one block short of one sequence of 512 tokens more: who forgets the null block predicts it.
 LLAMA = RigModel(
@@ -143,7 +144,8 @@ GEMMA2 = RigModel(
     # 16 full blocks, and at most 9 of the window on the way there (481 to 511 tokens): 25; 699 / 25 = 27.96.
     # 32 and 9: 41; 699 / 41 = 17.05
     fits={512: 27, 1024: 17},
-    prompts=_AHEAD,
+    # A prompt takes blocks of both groups for all of it; what the window does not see is freed a step later.
+    prompts={512: 420, 1024: 800},
     # around the window's edge with every remainder, and far beyond it
     pictures=((100,), tuple(range(240, 272)), _FAR),
 )
@@ -184,7 +186,7 @@ QWEN3_NEXT = RigModel(
     caches_prefixes=True,
     # At 257 tokens 2 full blocks and 3 x 2 of states: 8; 127 / 8 = 15.9. At 769: 4 + 6; 127 / 10 = 12.7
     fits={512: 15, 1024: 12},
-    prompts={512: 250, 1024: 700},
+    prompts={512: 250, 1024: 760},
     pictures=((100,), tuple(range(240, 256)), _FAR),
     # 6 layers: convolution (4 - 1) x (2 x 2 x 128 + 2 x 128) x 2 bytes, state 2 x 128 x 128 in float32
     state_bytes=6 * (3 * 768 * 2 + 2 * 128 * 128 * 4),
