@@ -52,7 +52,7 @@ def _usage(results: Sequence[dict[str, Any]]) -> Figure | None:
         axis.step(at, [m["ours"] for m in moments], where="post", color=_OURS, label="exporter, at its poll",
                   linestyle="--")  # fmt: skip
         axis.set(title=title, xlabel="seconds", ylabel="blocks or tokens in use", ylim=(0, None))
-        axis.legend(loc="lower center", ncols=3, framealpha=0.7)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
 
