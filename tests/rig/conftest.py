@@ -14,8 +14,8 @@ import pytest
 
 from . import hardware, problems, report, stands
 from .checks import Ledger, Subject
-from .engine import Engine, installed_by_hand
-from .stands import Begun, E, Own, SglangStand, Stand
+from .engine import installed_by_hand
+from .stands import Begun, E, SglangStand, Stand
 
 _HERE = Path(__file__).parent
 
@@ -166,7 +166,8 @@ def _next_model(request: pytest.FixtureRequest, here: tuple[str, str]) -> tuple[
     theirs = [
         ((item.path.name, model.name), model)
         for item in request.session.items
-        if not any(mark.args[0] for mark in item.iter_markers("skipif"))
+        # What may be skipped may need no engine.
+        if item.get_closest_marker("skipif") is None
         and (model := problems.params_of(item).get(str(request.fixturename))) is not None
     ]
     last = max((n for n, (key, _) in enumerate(theirs) if key == here), default=len(theirs))
@@ -209,19 +210,6 @@ def stand(
     with _running(request, ahead, partial(stands.vllm, engine_python, model_directories)) as (one, _):
         checks = ledger.of(Subject("vllm", one.engine.version(), request.param.name, gpu))
         yield Stand(request.param, one.engine, one.sidecar, one.before_engine, checks)
-
-
-@pytest.fixture(scope="module")
-def own(
-    request: pytest.FixtureRequest, engine_python: Path, model_directories: Path, ahead: stands.Ahead
-) -> Iterator[Begun[Engine]]:
-    """A vLLM and its sidecar, as the test describes them."""
-
-    def start(one: Own, logs: Path) -> Begun[Engine]:
-        return one.start(engine_python, model_directories, logs)
-
-    with _running(request, ahead, start) as (one, _):
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,9 @@ def params_of(item: pytest.Item) -> Mapping[str, Any]:
 
 
 def model_of(item: pytest.Item) -> str | None:
-    """The name of the model, or what else tells the engine of a fixture; None where a test starts its own."""
+    """The name of the model whose engine several tests share; None where a test has an engine of its own."""
     params = params_of(item)
-    found = params.get("stand") or params.get("sglang") or params.get("own")
+    found = params.get("stand") or params.get("sglang")
     return None if found is None else str(found.name)
 
 

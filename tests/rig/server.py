@@ -63,11 +63,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
         self._http.close()
-
-    def stop(self) -> None:
-        """End it, if it runs."""
         if self._popen is None:
             return
         # Only the leader is asked to end: SGLang takes the end of a child that it did not end itself for a

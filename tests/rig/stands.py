@@ -70,14 +70,6 @@ def begin(engine: E, sidecar: Sidecar) -> Begun[E]:
         return Begun(engine, sidecar, before_engine, running.pop_all())
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """An engine that one test has for itself, and how its python, the models and a folder make it."""
-
-    name: str
-    start: Callable[[Path, Path, Path], Begun[Engine]]
-
-
 def vllm(python: Path, models: Path, model: RigModel, logs: Path) -> Begun[Engine]:
     """A vLLM that sends its traces to its sidecar, and has its tensors measured."""
     directory = models / model.directory

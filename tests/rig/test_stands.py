@@ -101,7 +101,7 @@ def play(folder: Path, *arguments: str) -> list[str]:
 
 
 def test_the_next_engine_starts_once_this_one_is_up(tmp_path: Path) -> None:
-    """One ahead, no more; none for tests that are skipped."""
+    """One ahead, no more; none for tests that may be skipped."""
     assert play(tmp_path) == [
         *("begin A", "ready A", "begin B", "test A", "test A", "end A"),
         *("ready B", "begin C", "test B", "test B", "end B"),

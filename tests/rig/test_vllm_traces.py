@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from .engine import Engine
 from .load import load, prompts
 from .page import Page
 from .sidecar import Sidecar
-from .stands import Begun, Own, begin
 from .test_vllm_plugin import PluggedEngine
 from .truth import LLAMA
 from .waiting import wait_for
@@ -41,28 +39,18 @@ def by_tier(page: Page, name: str) -> dict[int, float]:
     return {int(s.labels["context"]): s.value for s in page.all(name) if s.labels["context"] != "+Inf"}
 
 
-def _traced(*flags: str, plugged: bool = False) -> Callable[[Path, Path, Path], Begun[Engine]]:
-    """An engine that sends its traces to a sidecar with these flags, and the plugin's records as well."""
-
-    def start(python: Path, models: Path, logs: Path) -> Begun[Engine]:
-        engine = PluggedEngine(
-            python,
-            models / LLAMA.name,
-            logs / "engine.log",
-            kv_cache_bytes=LLAMA.kv_cache_bytes,
-            flags=LLAMA.flags,
-        )
-        sidecar = Sidecar(engine.url, logs / "sidecar.log", ["--context", *map(str, TIERS), *flags])
-        engine.tracing_to(sidecar.url)
-        if plugged:
-            engine.with_package(logs / "site", f"{sidecar.url}/v1/records")
-        return begin(engine, sidecar)
-
-    return start
+def engine_of(python: Path, models: Path, logs: Path) -> PluggedEngine:
+    return PluggedEngine(
+        python,
+        models / LLAMA.name,
+        logs / "engine.log",
+        kv_cache_bytes=LLAMA.kv_cache_bytes,
+        flags=LLAMA.flags,
+    )
 
 
-def of(own: Own) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("own", [own], indirect=True, ids=lambda own: own.name)
+def sidecar_of(engine: Engine, logs: Path, *flags: str) -> Sidecar:
+    return Sidecar(engine.url, logs / "sidecar.log", ["--context", *map(str, TIERS), *flags])
 
 
 async def all_requests(engine: Engine) -> Page:
@@ -82,15 +70,21 @@ def received(sidecar: Sidecar, source: str) -> float:
     )
 
 
-@of(Own("traces", _traced()))
-def test_traces_are_the_clients_requests(own: Begun[Engine]) -> None:
+def test_traces_are_the_clients_requests(
+    engine_python: Path, model_directories: Path, tmp_path: Path
+) -> None:
     """Counts, lengths and times, from the engine's exporter through the receiver to /metrics."""
-    engine, sidecar = own.engine, own.sidecar
-    theirs = asyncio.run(all_requests(engine))
-    wait_for(lambda: received(sidecar, "trace") >= len(REQUESTS), 60, "the spans of all requests")
-    # It flushes what it has left, and its requests are still there when it is gone.
-    engine.stop()
-    page = sidecar.scrape()
+    engine = engine_of(engine_python, model_directories, tmp_path)
+    sidecar = sidecar_of(engine, tmp_path)
+    engine.tracing_to(sidecar.url)
+    with sidecar:
+        sidecar.wait_listening()
+        with engine:
+            engine.wait_ready()
+            theirs = asyncio.run(all_requests(engine))
+            wait_for(lambda: received(sidecar, "trace") >= len(REQUESTS), 60, "the spans of all requests")
+        # The engine is gone; it flushed what it had left, and its requests are still there.
+        page = sidecar.scrape()
 
     assert by_tier(page, "kvcache_context_requests_total") == dict.fromkeys(TIERS, 1)
     assert page.total("kvcache_context_requests_total") == len(REQUESTS)
@@ -112,31 +106,42 @@ def test_traces_are_the_clients_requests(own: Begun[Engine]) -> None:
     assert page.total("kvcache_exporter_record_bodies_refused_total") == 0
 
 
-@of(Own("traces-and-plugin", _traced(plugged=True)))
-def test_two_sources_of_one_engine_are_not_added_up(own: Begun[Engine]) -> None:
+def test_two_sources_of_one_engine_are_not_added_up(
+    engine_python: Path, model_directories: Path, tmp_path: Path
+) -> None:
     """Traces and the plugin at once, straight to the sidecar: the plugin is first, then traces take over."""
-    sidecar = own.sidecar
-    for rounds in (1, 2):
-        asyncio.run(all_requests(own.engine))
-        for source in ("plugin", "trace"):
-            wait_for(
-                lambda source=source, rounds=rounds: (  # type: ignore[misc]
-                    received(sidecar, source) >= rounds * len(REQUESTS)
-                ),
-                60,
-                f"the {source} records of round {rounds}",
-            )
-    page = sidecar.scrape()
+    engine = engine_of(engine_python, model_directories, tmp_path)
+    sidecar = sidecar_of(engine, tmp_path)
+    engine.tracing_to(sidecar.url)
+    engine.with_package(tmp_path / "site", f"{sidecar.url}/v1/records")
+    with sidecar:
+        sidecar.wait_listening()
+        with engine:
+            engine.wait_ready()
+            for rounds in (1, 2):
+                asyncio.run(all_requests(engine))
+                for source in ("plugin", "trace"):
+                    wait_for(
+                        lambda source=source, rounds=rounds: (  # type: ignore[misc]
+                            received(sidecar, source) >= rounds * len(REQUESTS)
+                        ),
+                        60,
+                        f"the {source} records of round {rounds}",
+                    )
+        page = sidecar.scrape()
 
     assert by_tier(page, "kvcache_context_requests_total") == dict.fromkeys(TIERS, 2)
     for source in ("plugin", "trace"):
         assert page.value("kvcache_exporter_records_received_total", source=source) == 2 * len(REQUESTS)
 
 
-@of(Own("probes", _traced("--probe-interval", "1", "--probe-max-context", "100")))
-def test_probes_measure_and_stay_out_of_the_figures(own: Begun[Engine]) -> None:
+def test_probes_measure_and_stay_out_of_the_figures(
+    engine_python: Path, model_directories: Path, tmp_path: Path
+) -> None:
     """The engine reports them like any request; they are told by their id and left out."""
-    sidecar = own.sidecar
+    engine = engine_of(engine_python, model_directories, tmp_path)
+    sidecar = sidecar_of(engine, tmp_path, "--probe-interval", "1", "--probe-max-context", "100")
+    engine.tracing_to(sidecar.url)
 
     def dropped() -> float:
         sidecar.raise_if_dead()
@@ -145,9 +150,13 @@ def test_probes_measure_and_stay_out_of_the_figures(own: Begun[Engine]) -> None:
         )
         return sum(s.value for s in found)
 
-    # Tiers up to 100 tokens with room for a prompt beside 16 of output: 21, 22, 60, 93.
-    wait_for(lambda: dropped() >= 4, 60, "spans of four probes")
-    page = sidecar.scrape()
+    with sidecar:
+        sidecar.wait_listening()
+        with engine:
+            engine.wait_ready()
+            # Tiers up to 100 tokens with room for a prompt beside 16 of output: 21, 22, 60, 93.
+            wait_for(lambda: dropped() >= 4, 60, "spans of four probes")
+            page = sidecar.scrape()
 
     measured = by_tier(page, "kvcache_itl_seconds_count")
     assert {tier for tier, count in measured.items() if count} == {21, 22, 60, 93}
