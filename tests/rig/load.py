@@ -142,8 +142,8 @@ class Load:
         """
 
         # Woken by every token, not by a clock: a lone request makes hundreds of tokens a second. The engine
-        # goes on while a pause is on its way, so the pause is asked for early and the rest is crept. On a busy
-        # machine a client hears of its first tokens a hundred steps late: a short way is crept from the start.
+        # goes on while a pause is on its way, so the pause is asked for early and the rest is crept. On a
+        # busy machine a client hears of its first tokens many steps late: a short way is all crept.
         early = received_tokens - CREEP_TOKENS
         async with asyncio.timeout(_PATIENCE_S):
             while not all(r.received_tokens >= early for r in self.requests):
